@@ -1,0 +1,87 @@
+"""YAML text -> InstanceConfig. All problems at once, each with path, value, rule and what to write."""
+
+from __future__ import annotations
+
+import difflib
+import typing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from ascendd.config.schema import InstanceConfig
+from ascendd.config.validate import ConfigProblem, validate
+from ascendd.errors import ConfigFileMissing, ConfigInvalid, ConfigSyntaxError
+
+INSTANCES_DIR = Path("/etc/ascendd/instances")
+
+
+def load_file(path: Path) -> InstanceConfig:
+    """Read and check one instance file. Raises ConfigFileMissing, ConfigSyntaxError or ConfigInvalid."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        known = sorted(p.stem for p in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
+        there = f"{path.parent} has: {', '.join(known)}" if known else f"{path.parent} has no instance files"
+        raise ConfigFileMissing(f"{path} does not exist; {there}", path=str(path)) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigFileMissing(f"{path} cannot be read: {error}", path=str(path)) from error
+    return load_text(text, origin=str(path))
+
+
+def load_text(text: str, origin: str = "configuration") -> InstanceConfig:
+    """Check YAML `text`; `origin` names it in messages."""
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigSyntaxError(f"{origin} is not YAML: {error}", path=origin) from error
+    if raw is None:
+        raw = {}
+    return convert(raw, origin)
+
+
+def convert(raw: Any, origin: str = "configuration") -> InstanceConfig:
+    """Turn plain data into a checked InstanceConfig. Raises ConfigInvalid with every problem found."""
+    problems = list(_shape_problems(raw, InstanceConfig, "$"))
+    if problems:
+        raise invalid(origin, problems)
+    config = msgspec.convert(raw, InstanceConfig)
+    problems = validate(config)
+    if problems:
+        raise invalid(origin, problems)
+    return config
+
+
+def invalid(origin: str, problems: list[ConfigProblem]) -> ConfigInvalid:
+    """Build the error that lists all `problems`."""
+    lines = "\n".join(f"  {problem}" for problem in problems)
+    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    return ConfigInvalid(f"{origin}: {count}\n{lines}", problems=[str(problem) for problem in problems])
+
+
+def _shape_problems(raw: Any, struct: type[msgspec.Struct], path: str) -> typing.Iterator[ConfigProblem]:
+    """Check keys and types level by level, because msgspec itself stops at the first."""
+    if not isinstance(raw, dict):
+        yield ConfigProblem(path, raw, "must be a mapping of keys to values", f"known keys: {', '.join(struct.__struct_fields__)}")
+        return
+    hints = typing.get_type_hints(struct, include_extras=True)
+    required = {field.name for field in msgspec.structs.fields(struct) if field.required}
+    for key in raw:
+        if key not in hints:
+            near = difflib.get_close_matches(str(key), hints, n=1)
+            hint = f"did you mean `{near[0]}`?" if near else f"known keys: {', '.join(hints)}"
+            yield ConfigProblem(f"{path}.{key}", raw[key], "is not a known key", hint)
+    for key in sorted(required - raw.keys()):
+        yield ConfigProblem(f"{path}.{key}", None, "is required", f"add `{key}:`")
+    for key, hint_type in hints.items():
+        if key not in raw:
+            continue
+        if isinstance(hint_type, type) and issubclass(hint_type, msgspec.Struct):
+            yield from _shape_problems({} if raw[key] is None else raw[key], hint_type, f"{path}.{key}")
+            continue
+        try:
+            msgspec.convert(raw[key], hint_type)
+        except msgspec.ValidationError as error:
+            reason = str(error).split(" - at ")[0]
+            yield ConfigProblem(f"{path}.{key}", raw[key], reason[:1].lower() + reason[1:], "")

@@ -1,0 +1,138 @@
+"""
+InstanceConfig: what a human wrote, nothing computed. No I/O here; rules across keys are in config.validate.
+
+Every field's comment-style docstring ends up in packaging/example.yaml by hand and in packaging/schema.json by machine;
+a test decodes the one and compares the other.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Positive = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(ge=0)]
+Fraction = Annotated[float, Meta(gt=0, le=1)]
+# Bytes: an integer, or text such as `4GiB`, `512MB` (config.quantity.parse_bytes).
+Bytes = int | str
+
+DType = Literal["auto", "float32", "float16", "bfloat16"]
+DeviceKind = Literal["auto", "cpu", "npu", "cuda"]
+BlockSize = Literal[16, 32, 64, 128]
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all sections: immutable, and an unknown key is an error."""
+
+
+class ListenSection(Section):
+    """The address of the OpenAI-compatible API. Port 0 takes a free one (the log names it)."""
+
+    host: str = "127.0.0.1"
+    port: Port = 8000
+    # One key a line; `#` starts a comment. Without it every client on the address is served.
+    api_key_file: str | None = None
+    max_body_bytes: Bytes = "8MiB"
+
+
+class MetricsSection(Section):
+    """The address of /metrics: a listener and a process of its own. Open by design, so loopback by default."""
+
+    enabled: bool = True
+    host: str = "127.0.0.1"
+    port: Port = 9475
+
+
+class ModelSection(Section):
+    """The model: a folder written by `ascendd convert`, or a Hugging Face folder."""
+
+    path: str
+    # Name in the API; default: the folder's name.
+    name: str | None = None
+    dtype: DType = "auto"
+    max_model_len: Positive | None = None
+
+
+class ParallelSection(Section):
+    """How the model is spread over devices."""
+
+    tensor_parallel_size: Positive = 1
+    pipeline_parallel_size: Positive = 1
+    # Logical device ids; default: the first tp x pp ones.
+    devices: list[Annotated[int, Meta(ge=0)]] | None = None
+
+
+class EngineSection(Section):
+    """Batching and KV cache. At most one of kv_cache_memory, max_num_blocks, gpu_memory_utilization; each per device."""
+
+    device: DeviceKind = "auto"
+    max_num_seqs: Positive = 64
+    # Tokens in one step; default 512 on a CPU, 2048 elsewhere.
+    max_num_batched_tokens: Positive | None = None
+    # Tokens in a KV block; default 16, on NPU 128.
+    block_size: BlockSize | None = None
+    kv_cache_dtype: DType = "auto"
+    kv_cache_memory: Bytes | None = None
+    max_num_blocks: Positive | None = None
+    gpu_memory_utilization: Fraction | None = None
+    enable_prefix_caching: bool = True
+    # Graph mode is on by default where the device has it; true turns it off.
+    enforce_eager: bool = False
+    # CPU threads of the engine; default: the cores this process may use.
+    num_threads: Positive | None = None
+    seed: Annotated[int, Meta(ge=0)] | None = None
+
+
+class AdmissionSection(Section):
+    """What is taken in."""
+
+    # Requests that may wait for a place in the batch; more are answered 429.
+    max_queue: Annotated[int, Meta(ge=0)] = 256
+    request_timeout_s: Annotated[float, Meta(gt=0)] = 600.0
+
+
+class HealthSection(Section):
+    """When a child counts as hung."""
+
+    step_deadline_s: Annotated[float, Meta(gt=0)] = 120.0
+    self_test_timeout_s: Annotated[float, Meta(gt=0)] = 60.0
+
+
+class RecoverySection(Section):
+    """How what dies is restarted: exponential backoff, at most `max_restarts` in `window_s`, then the instance fails."""
+
+    max_restarts: Annotated[int, Meta(ge=0)] = 5
+    window_s: Annotated[float, Meta(gt=0)] = 600.0
+    # Default: 1 and 60 s on CPU, 10 and 300 s elsewhere.
+    backoff_min_s: Seconds | None = None
+    backoff_max_s: Seconds | None = None
+    drain_timeout_s: Seconds = 30.0
+
+
+class LogSection(Section):
+    """Logs go to standard error (the journal), or to `file`, rotated by a process of its own."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "json", "console"] = "auto"
+    file: str | None = None
+    max_bytes: Bytes = "100MB"
+    backups: Annotated[int, Meta(ge=0, le=100)] = 5
+    # Seconds between lines with throughput and queue; 0 turns them off.
+    stats_interval_s: Seconds = 30.0
+
+
+class InstanceConfig(Section):
+    """One instance: /etc/ascendd/instances/<name>.yaml."""
+
+    model: ModelSection
+    listen: ListenSection = ListenSection()
+    metrics: MetricsSection = MetricsSection()
+    parallel: ParallelSection = ParallelSection()
+    engine: EngineSection = EngineSection()
+    admission: AdmissionSection = AdmissionSection()
+    health: HealthSection = HealthSection()
+    recovery: RecoverySection = RecoverySection()
+    log: LogSection = LogSection()

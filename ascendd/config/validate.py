@@ -1,0 +1,93 @@
+"""Rules across keys of an InstanceConfig. Pure; reports all problems at once."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+from typing import Any
+
+import msgspec
+
+from ascendd.config.quantity import parse_bytes
+from ascendd.config.schema import InstanceConfig
+
+
+class ConfigProblem(msgspec.Struct, frozen=True):
+    """One broken rule: where, which value, why, and what to write instead."""
+
+    path: str
+    value: Any
+    rule: str
+    hint: str
+
+    def __str__(self) -> str:
+        value = "" if self.value is None else f" = {_short(self.value)}"
+        return f"{self.path}{value}: {self.rule}" + (f"; {self.hint}" if self.hint else "")
+
+
+def validate(config: InstanceConfig) -> list[ConfigProblem]:
+    """Return every broken rule of `config`, in the order of the file; an empty list means that it can be used."""
+    problems: list[ConfigProblem] = []
+    add = lambda *args: problems.append(ConfigProblem(*args))  # noqa: E731
+
+    if not config.model.path.strip():
+        add("$.model.path", config.model.path, "must name a folder", "write the path of a converted or Hugging Face model")
+    for section in ("listen", "metrics"):
+        host = getattr(config, section).host
+        if not _is_host(host):
+            add(f"$.{section}.host", host, "is not an IP address or `localhost`", "write 127.0.0.1 for this machine only, 0.0.0.0 for all")
+    if config.metrics.enabled and config.listen.port == config.metrics.port != 0:
+        add("$.metrics.port", config.metrics.port, "is also listen.port", "give /metrics another port")
+    if not _is_loopback(config.metrics.host):
+        add("$.metrics.host", config.metrics.host, "is not a loopback address; /metrics has no keys", "write 127.0.0.1, and a reverse proxy for other hosts")
+
+    chosen = [key for key in ("kv_cache_memory", "max_num_blocks", "gpu_memory_utilization") if getattr(config.engine, key) is not None]
+    if len(chosen) > 1:
+        add("$.engine", " and ".join(chosen), "at most one of these sets the size of the KV cache", f"keep `{chosen[0]}` and remove the rest")
+    for path, value in (
+        ("$.listen.max_body_bytes", config.listen.max_body_bytes),
+        ("$.engine.kv_cache_memory", config.engine.kv_cache_memory),
+        ("$.log.max_bytes", config.log.max_bytes),
+    ):
+        if value is not None:
+            try:
+                parse_bytes(value)
+            except ValueError as error:
+                add(path, value, str(error).split(" is ", 1)[-1].join(("is ", "")), "")
+    tokens, seqs = config.engine.max_num_batched_tokens, config.engine.max_num_seqs
+    if tokens is not None and tokens < seqs:
+        add("$.engine.max_num_batched_tokens", tokens, f"is less than max_num_seqs ({seqs}), so a full batch could not decode", f"write {seqs} or more")
+
+    world_size = config.parallel.tensor_parallel_size * config.parallel.pipeline_parallel_size
+    devices = config.parallel.devices
+    if devices is not None and len(set(devices)) != world_size:
+        add("$.parallel.devices", devices, f"must name {world_size} different devices (tensor x pipeline parallel size)", "")
+    low, high = config.recovery.backoff_min_s, config.recovery.backoff_max_s
+    if low is not None and high is not None and low > high:
+        add("$.recovery.backoff_min_s", low, f"is more than backoff_max_s ({high:g})", "")
+    for section_name in config.__struct_fields__:
+        section_value = getattr(config, section_name)
+        for key in section_value.__struct_fields__:
+            number = getattr(section_value, key)
+            if isinstance(number, float) and not math.isfinite(number):
+                add(f"$.{section_name}.{key}", number, "is not a finite number", "")
+    return problems
+
+
+def _is_host(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or (_is_host(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

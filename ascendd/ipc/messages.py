@@ -1,0 +1,269 @@
+"""
+Every Struct that crosses a process border.
+
+Encoded as msgpack arrays: msgspec writes all fields in order, so fields are ordered by need and messages kept small.
+Two kinds of link exist: *control* (supervisor <-> any child) and *data* (API <-> engine). See docs/ARCHITECTURE.md.
+"""
+
+from __future__ import annotations
+
+import enum
+import traceback
+from typing import Any, Union
+
+import msgspec
+
+from ascendd.errors import AscenddError, error_by_code
+
+PROTOCOL_VERSION = 1
+
+
+class Message(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=True):
+    """Base of all messages; the class name is the tag on the wire."""
+
+
+class Role(enum.Enum):
+    """What a child process is for."""
+
+    ENGINE = "engine"
+    API = "api"
+    METRICS = "metrics"
+    LOGWRITER = "logwriter"
+
+
+class FinishReason(enum.IntEnum):
+    """Why a sequence ended; RUNNING while it has not."""
+
+    RUNNING = 0
+    STOP = 1
+    LENGTH = 2
+    ABORT = 3
+    ERROR = 4
+
+
+class Fault(msgspec.Struct, array_like=True, frozen=True):
+    """An AscenddError on the wire."""
+
+    code: str
+    message: str
+    remedy: str = ""
+    facts: dict[str, Any] = {}
+    traceback_text: str = ""
+
+    @classmethod
+    def from_error(cls, error: BaseException) -> Fault:
+        """Describe `error`; one that is not an AscenddError becomes the root code with its type's name."""
+        text = "".join(traceback.format_exception(error))[-16_384:]
+        if isinstance(error, AscenddError):
+            facts = {key: value if isinstance(value, (str, int, float, bool)) else repr(value) for key, value in error.facts.items()}
+            return cls(error.code, error.message, error.remedy, facts, text)
+        return cls(AscenddError.code, f"{type(error).__name__}: {error}", "", {}, text)
+
+    def to_error(self) -> AscenddError:
+        """Rebuild the error by its stable code."""
+        return error_by_code(self.code)(self.message, remedy=self.remedy or None, **self.facts)
+
+
+class SamplingParams(msgspec.Struct, array_like=True, frozen=True):
+    """
+    How the next token of a sequence is chosen; already validated by the API.
+
+    `temperature` 0 is greedy. `top_k` 0 and `top_p` 1.0 are off. `seed` None draws a fresh stream.
+    `stop_token_ids` stop whatever `ignore_eos` says; the model's own EOS ids are known to the engine.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    min_tokens: int = 0
+
+
+# --- control link, supervisor -> child ---------------------------------------------------------------------------
+
+
+class Configure(Message, tag="configure"):
+    """First message to each child: the resolved configuration as JSON (config.schema.InstanceConfig)."""
+
+    config_json: bytes
+    episode: int = 0
+
+
+class AttachPeer(Message, tag="attach_peer"):
+    """A fresh data link; one descriptor travels with the frame. Replaces any earlier link to that role."""
+
+    peer: Role
+    episode: int
+
+
+class EngineState(Message, tag="engine_state"):
+    """What the API answers on /readyz: `ready`, and one line for people such as `loading 42 %` or `restarting in 8 s`."""
+
+    ready: bool
+    text: str
+    retry_after_s: int = 5
+
+
+class RunSelfTest(Message, tag="run_self_test"):
+    """API: send one real request through the own listener and report SelfTestDone."""
+
+    episode: int
+
+
+class Drain(Message, tag="drain"):
+    """Take no new work, finish what runs, report Drained; after `deadline_s` (seconds from now) abort the rest."""
+
+    deadline_s: float
+
+
+class Shutdown(Message, tag="shutdown"):
+    """Leave at once with exit status 0."""
+
+
+class MetricsSnapshot(Message, tag="metrics_snapshot"):
+    """Supervisor -> metrics process: everything /metrics shows, already merged over restarts."""
+
+    samples: list[Sample]
+    unix_time_s: float
+
+
+# --- control link, child -> supervisor ---------------------------------------------------------------------------
+
+
+class Hello(Message, tag="hello"):
+    """First message of each child."""
+
+    role: Role
+    pid: int
+    protocol_version: int = PROTOCOL_VERSION
+
+
+class Progress(Message, tag="progress"):
+    """A long step goes on; `fraction` in 0..1, or -1 where it is not known."""
+
+    phase: str
+    fraction: float = -1.0
+
+
+class Ready(Message, tag="ready"):
+    """The child can do its work now; `facts` are for the log and for `ascendd status`."""
+
+    facts: dict[str, Any] = {}
+
+
+class Heartbeat(Message, tag="heartbeat"):
+    """Sent once a second. `inflight_s` is how long the current step has run, 0 when none does."""
+
+    step_seq: int = 0
+    inflight_s: float = 0.0
+    num_running: int = 0
+    num_waiting: int = 0
+
+
+class Sample(msgspec.Struct, array_like=True, gc=False, frozen=True):
+    """
+    One labelled value of a metric declared in telemetry.metrics.
+
+    Counter and gauge: `value`. Histogram: `buckets` (cumulative=False, one count per bound plus +Inf) and `value` = sum.
+    """
+
+    name: str
+    value: float
+    labels: tuple[str, ...] = ()
+    buckets: tuple[int, ...] = ()
+
+
+class Stats(Message, tag="stats"):
+    """Running totals of this process since it started; sent once a second and at every return to idle."""
+
+    samples: list[Sample]
+
+
+class SelfTestDone(Message, tag="self_test_done"):
+    """Outcome of RunSelfTest; `fault` None when a token came back."""
+
+    episode: int
+    latency_s: float
+    fault: Fault | None = None
+
+
+class Drained(Message, tag="drained"):
+    """Nothing runs any more; `num_aborted` were cut off by the deadline."""
+
+    num_aborted: int = 0
+
+
+class ChildFault(Message, tag="child_fault"):
+    """Last words of a child that ends because of `fault`; the exit status follows errors.ExitCode."""
+
+    fault: Fault
+
+
+# --- data link, API -> engine -------------------------------------------------------------------------------------
+
+
+class AddSequence(Message, tag="add_sequence"):
+    """
+    One sequence to generate. `seq_id` is unique per API process and never reused; `request_id` is a label for logs.
+
+    `deadline_s` is CLOCK_MONOTONIC seconds (one host, one clock), 0 for none. Lower `priority` runs first.
+    """
+
+    seq_id: int
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    request_id: str = ""
+    deadline_s: float = 0.0
+    priority: int = 0
+
+
+class AbortSequences(Message, tag="abort_sequences"):
+    """Forget these sequences; unknown and finished ids are ignored."""
+
+    seq_ids: list[int]
+
+
+# --- data link, engine -> API -------------------------------------------------------------------------------------
+
+
+class EngineHello(Message, tag="engine_hello"):
+    """First message on each data link: the bounds that the API validates against."""
+
+    model_name: str
+    max_model_len: int
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    num_blocks: int
+    block_size: int
+    max_num_seqs: int
+
+
+class StepOutput(Message, tag="step_output"):
+    """
+    All that one step produced, in columns of equal length; a sequence appears at most once per step.
+
+    `finish[i]` is a FinishReason value; the token that ended the sequence is in `token_ids` (EOS included).
+    `num_cached[i]` is the number of prompt tokens served by the prefix cache (first token only, else 0).
+    """
+
+    seq_ids: list[int]
+    token_ids: list[int]
+    finish: list[int]
+    num_cached: list[int]
+
+
+class SequenceFailed(Message, tag="sequence_failed"):
+    """This sequence ended without a further token; others are unharmed."""
+
+    seq_id: int
+    fault: Fault
+
+
+ControlMessage = Union[
+    Configure, AttachPeer, EngineState, RunSelfTest, Drain, Shutdown, MetricsSnapshot,
+    Hello, Progress, Ready, Heartbeat, Stats, SelfTestDone, Drained, ChildFault,
+]  # fmt: skip
+DataMessage = Union[AddSequence, AbortSequences, EngineHello, StepOutput, SequenceFailed]
