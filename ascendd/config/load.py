@@ -63,7 +63,9 @@ def invalid(origin: str, problems: list[ConfigProblem]) -> ConfigInvalid:
 def _shape_problems(raw: Any, struct: type[msgspec.Struct], path: str) -> typing.Iterator[ConfigProblem]:
     """Check keys and types level by level, because msgspec itself stops at the first."""
     if not isinstance(raw, dict):
-        yield ConfigProblem(path, raw, "must be a mapping of keys to values", f"known keys: {', '.join(struct.__struct_fields__)}")
+        yield ConfigProblem(
+            path, raw, "must be a mapping of keys to values", f"known keys: {', '.join(struct.__struct_fields__)}"
+        )
         return
     hints = typing.get_type_hints(struct, include_extras=True)
     required = {field.name for field in msgspec.structs.fields(struct) if field.required}

@@ -14,7 +14,7 @@ import msgspec
 
 from ascendd.errors import ModelNotFound, ModelUnsupported, WeightsCorrupt
 
-# Architectures that the engine runs, by the name in config.json's `architectures`; engine.models.registry has a class for each.
+# Architectures that the engine runs, by their name in config.json; engine.models.registry has a class for each.
 SUPPORTED_ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM")
 
 
@@ -48,7 +48,9 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
         q_size, kv_size = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         attention = self.hidden_size * (q_size + 2 * kv_size) + q_size * self.hidden_size
         biases = self.qkv_bias * (q_size + 2 * kv_size) + self.o_bias * self.hidden_size
-        mlp = 3 * self.hidden_size * self.intermediate_size + self.mlp_bias * (2 * self.intermediate_size + self.hidden_size)
+        mlp = 3 * self.hidden_size * self.intermediate_size + self.mlp_bias * (
+            2 * self.intermediate_size + self.hidden_size
+        )
         per_layer = attention + biases + mlp + 2 * self.hidden_size
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
         return self.num_layers * per_layer + embeddings + self.hidden_size
@@ -61,13 +63,13 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
         """
         Raise ModelUnsupported unless the model can be cut into `tp_size` ranks.
 
-        Query heads and the MLP are cut evenly; KV heads are cut, or replicated where tp_size is a multiple of their number.
+        Query heads and the MLP are cut evenly; KV heads are cut, or replicated where tp_size is a multiple of them.
         """
         fits = [size for size in range(1, self.num_heads + 1) if self._can_cut(size)]
         if not self._can_cut(tp_size):
             raise ModelUnsupported(
-                f"tensor_parallel_size {tp_size} does not fit {self.num_heads} heads, {self.num_kv_heads} KV heads and an MLP of "
-                f"{self.intermediate_size}; sizes that do: {', '.join(map(str, fits))}",
+                f"tensor_parallel_size {tp_size} does not fit {self.num_heads} heads, {self.num_kv_heads} KV heads and an "
+                f"MLP of {self.intermediate_size}; sizes that do: {', '.join(map(str, fits))}",
                 remedy=f"Use --tensor-parallel-size {max(size for size in fits if size <= max(tp_size, 1))}.",
                 tp_size=tp_size,
             )
@@ -79,9 +81,12 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_model_facts(folder: Path) -> ModelFacts:
-    """Read the facts of the model in `folder`. Raises ModelNotFound, WeightsCorrupt (broken JSON) or ModelUnsupported."""
+    """Read the facts of the model in `folder`. Raises ModelNotFound, ModelUnsupported, or WeightsCorrupt for bad JSON."""
     if folder.suffix == ".gguf" and folder.is_file():
-        raise ModelUnsupported(f"{folder} is a GGUF file, which is served after conversion", remedy=f"Run `ascendd convert {folder} DST` and serve DST.")
+        raise ModelUnsupported(
+            f"{folder} is a GGUF file, which is served after conversion",
+            remedy=f"Run `ascendd convert {folder} DST` and serve DST.",
+        )
     if not folder.is_dir():
         raise ModelNotFound(f"{folder} {'is not a folder' if folder.exists() else 'does not exist'}", path=str(folder))
     config_path = folder / "config.json"
@@ -93,7 +98,9 @@ def read_model_facts(folder: Path) -> ModelFacts:
     return facts_from_config(config, generation, origin=str(config_path))
 
 
-def facts_from_config(config: dict[str, Any], generation: dict[str, Any] | None = None, origin: str = "config.json") -> ModelFacts:
+def facts_from_config(
+    config: dict[str, Any], generation: dict[str, Any] | None = None, origin: str = "config.json"
+) -> ModelFacts:
     """Build ModelFacts from the two parsed files; `origin` names the first in messages."""
     architecture = (config.get("architectures") or ["(none named)"])[0]
     if architecture not in SUPPORTED_ARCHITECTURES:
@@ -122,7 +129,9 @@ def _facts(architecture: str, config: dict[str, Any], generation: dict[str, Any]
     theta = rope.pop("rope_theta", None) or config.get("rope_theta") or 10000.0
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in ("default", "linear", "llama3"):
-        raise ModelUnsupported(f"rope scaling {kind} is not supported for {architecture}; supported: default, linear, llama3")
+        raise ModelUnsupported(
+            f"rope scaling {kind} is not supported for {architecture}; supported: default, linear, llama3"
+        )
     eos = generation.get("eos_token_id", config.get("eos_token_id"))
     facts = {
         "architecture": architecture,

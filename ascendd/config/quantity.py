@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 _UNITS = {
     "": 1, "B": 1,
@@ -17,14 +18,14 @@ RULE = "a whole number of bytes, or a number with a unit of KB, MB, GB, TB, KiB,
 def parse_bytes(value: int | str) -> int:
     """Return `value` in bytes. Raises ValueError with the rule for anything else, zero and negatives included."""
     if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise ValueError(f"{value!r} is not {RULE}")
+        raise ValueError(f"{value!r} is not {RULE}")  # noqa: TRY004 - callers catch one kind
     if isinstance(value, int):
         number = value
     else:
         match = _QUANTITY.fullmatch(value)
         if match is None or match[2].upper() not in _UNITS:
             raise ValueError(f"{value!r} is not {RULE}")
-        number = int(float(match[1]) * _UNITS[match[2].upper()])
+        number = int(Fraction(match[1]) * _UNITS[match[2].upper()])
     if number <= 0:
         raise ValueError(f"{value!r} is not more than 0 bytes")
     return number

@@ -28,7 +28,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Base of all sections: immutable, and an unknown key is an error."""
 
 
-class ListenSection(Section):
+class ListenSection(Section, frozen=True):
     """The address of the OpenAI-compatible API. Port 0 takes a free one (the log names it)."""
 
     host: str = "127.0.0.1"
@@ -38,7 +38,7 @@ class ListenSection(Section):
     max_body_bytes: Bytes = "8MiB"
 
 
-class MetricsSection(Section):
+class MetricsSection(Section, frozen=True):
     """The address of /metrics: a listener and a process of its own. Open by design, so loopback by default."""
 
     enabled: bool = True
@@ -46,7 +46,7 @@ class MetricsSection(Section):
     port: Port = 9475
 
 
-class ModelSection(Section):
+class ModelSection(Section, frozen=True):
     """The model: a folder written by `ascendd convert`, or a Hugging Face folder."""
 
     path: str
@@ -56,7 +56,7 @@ class ModelSection(Section):
     max_model_len: Positive | None = None
 
 
-class ParallelSection(Section):
+class ParallelSection(Section, frozen=True):
     """How the model is spread over devices."""
 
     tensor_parallel_size: Positive = 1
@@ -65,8 +65,8 @@ class ParallelSection(Section):
     devices: list[Annotated[int, Meta(ge=0)]] | None = None
 
 
-class EngineSection(Section):
-    """Batching and KV cache. At most one of kv_cache_memory, max_num_blocks, gpu_memory_utilization; each per device."""
+class EngineSection(Section, frozen=True):
+    """Batching and KV cache. One of kv_cache_memory, max_num_blocks, gpu_memory_utilization at most; all per device."""
 
     device: DeviceKind = "auto"
     max_num_seqs: Positive = 64
@@ -86,7 +86,7 @@ class EngineSection(Section):
     seed: Annotated[int, Meta(ge=0)] | None = None
 
 
-class AdmissionSection(Section):
+class AdmissionSection(Section, frozen=True):
     """What is taken in."""
 
     # Requests that may wait for a place in the batch; more are answered 429.
@@ -94,15 +94,15 @@ class AdmissionSection(Section):
     request_timeout_s: Annotated[float, Meta(gt=0)] = 600.0
 
 
-class HealthSection(Section):
+class HealthSection(Section, frozen=True):
     """When a child counts as hung."""
 
     step_deadline_s: Annotated[float, Meta(gt=0)] = 120.0
     self_test_timeout_s: Annotated[float, Meta(gt=0)] = 60.0
 
 
-class RecoverySection(Section):
-    """How what dies is restarted: exponential backoff, at most `max_restarts` in `window_s`, then the instance fails."""
+class RecoverySection(Section, frozen=True):
+    """How what dies is restarted: exponential backoff, at most `max_restarts` in `window_s`, then it fails."""
 
     max_restarts: Annotated[int, Meta(ge=0)] = 5
     window_s: Annotated[float, Meta(gt=0)] = 600.0
@@ -112,7 +112,7 @@ class RecoverySection(Section):
     drain_timeout_s: Seconds = 30.0
 
 
-class LogSection(Section):
+class LogSection(Section, frozen=True):
     """Logs go to standard error (the journal), or to `file`, rotated by a process of its own."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -124,7 +124,7 @@ class LogSection(Section):
     stats_interval_s: Seconds = 30.0
 
 
-class InstanceConfig(Section):
+class InstanceConfig(Section, frozen=True):
     """One instance: /etc/ascendd/instances/<name>.yaml."""
 
     model: ModelSection

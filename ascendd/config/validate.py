@@ -28,22 +28,48 @@ class ConfigProblem(msgspec.Struct, frozen=True):
 def validate(config: InstanceConfig) -> list[ConfigProblem]:
     """Return every broken rule of `config`, in the order of the file; an empty list means that it can be used."""
     problems: list[ConfigProblem] = []
-    add = lambda *args: problems.append(ConfigProblem(*args))  # noqa: E731
+
+    def add(path: str, value: object, rule: str, hint: str) -> None:
+        problems.append(ConfigProblem(path, value, rule, hint))
 
     if not config.model.path.strip():
-        add("$.model.path", config.model.path, "must name a folder", "write the path of a converted or Hugging Face model")
+        add(
+            "$.model.path",
+            config.model.path,
+            "must name a folder",
+            "write the path of a converted or Hugging Face model",
+        )
     for section in ("listen", "metrics"):
         host = getattr(config, section).host
         if not _is_host(host):
-            add(f"$.{section}.host", host, "is not an IP address or `localhost`", "write 127.0.0.1 for this machine only, 0.0.0.0 for all")
+            add(
+                f"$.{section}.host",
+                host,
+                "is not an IP address or `localhost`",
+                "write 127.0.0.1 for this machine only, 0.0.0.0 for all",
+            )
     if config.metrics.enabled and config.listen.port == config.metrics.port != 0:
         add("$.metrics.port", config.metrics.port, "is also listen.port", "give /metrics another port")
     if not _is_loopback(config.metrics.host):
-        add("$.metrics.host", config.metrics.host, "is not a loopback address; /metrics has no keys", "write 127.0.0.1, and a reverse proxy for other hosts")
+        add(
+            "$.metrics.host",
+            config.metrics.host,
+            "is not a loopback address; /metrics has no keys",
+            "write 127.0.0.1, and a reverse proxy for other hosts",
+        )
 
-    chosen = [key for key in ("kv_cache_memory", "max_num_blocks", "gpu_memory_utilization") if getattr(config.engine, key) is not None]
+    chosen = [
+        key
+        for key in ("kv_cache_memory", "max_num_blocks", "gpu_memory_utilization")
+        if getattr(config.engine, key) is not None
+    ]
     if len(chosen) > 1:
-        add("$.engine", " and ".join(chosen), "at most one of these sets the size of the KV cache", f"keep `{chosen[0]}` and remove the rest")
+        add(
+            "$.engine",
+            " and ".join(chosen),
+            "at most one of these sets the size of the KV cache",
+            f"keep `{chosen[0]}` and remove the rest",
+        )
     for path, value in (
         ("$.listen.max_body_bytes", config.listen.max_body_bytes),
         ("$.engine.kv_cache_memory", config.engine.kv_cache_memory),
@@ -53,15 +79,25 @@ def validate(config: InstanceConfig) -> list[ConfigProblem]:
             try:
                 parse_bytes(value)
             except ValueError as error:
-                add(path, value, str(error).split(" is ", 1)[-1].join(("is ", "")), "")
+                add(path, value, str(error).removeprefix(repr(value)).strip(), "")
     tokens, seqs = config.engine.max_num_batched_tokens, config.engine.max_num_seqs
     if tokens is not None and tokens < seqs:
-        add("$.engine.max_num_batched_tokens", tokens, f"is less than max_num_seqs ({seqs}), so a full batch could not decode", f"write {seqs} or more")
+        add(
+            "$.engine.max_num_batched_tokens",
+            tokens,
+            f"is less than max_num_seqs ({seqs}), so a full batch could not decode",
+            f"write {seqs} or more",
+        )
 
     world_size = config.parallel.tensor_parallel_size * config.parallel.pipeline_parallel_size
     devices = config.parallel.devices
     if devices is not None and len(set(devices)) != world_size:
-        add("$.parallel.devices", devices, f"must name {world_size} different devices (tensor x pipeline parallel size)", "")
+        add(
+            "$.parallel.devices",
+            devices,
+            f"must name {world_size} different devices (tensor x pipeline parallel size)",
+            "",
+        )
     low, high = config.recovery.backoff_min_s, config.recovery.backoff_max_s
     if low is not None and high is not None and low > high:
         add("$.recovery.backoff_min_s", low, f"is more than backoff_max_s ({high:g})", "")

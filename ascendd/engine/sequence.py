@@ -1,0 +1,79 @@
+"""Sequence: one line of tokens being generated, and what the scheduler knows of it."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from ascendd.ipc.messages import FinishReason, SamplingParams
+
+
+class SequenceStatus(enum.Enum):
+    """Where a sequence stands."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """
+    Prompt and output in one list; `num_computed_tokens` of them have their K and V in the cache.
+
+    `seed` is final: the request's own, or one drawn when it arrived, so that a recomputed token is the same token.
+    `order` is the arrival number; a preempted sequence keeps it and so its place in the queue.
+    """
+
+    seq_id: int
+    token_ids: list[int]
+    params: SamplingParams
+    seed: int
+    eos_token_ids: frozenset[int] = frozenset()
+    request_id: str = ""
+    priority: int = 0
+    deadline_s: float = 0.0
+    order: int = 0
+    max_model_len: int = 2**31
+
+    num_prompt_tokens: int = field(init=False)
+    status: SequenceStatus = field(default=SequenceStatus.WAITING, init=False)
+    finish_reason: FinishReason = field(default=FinishReason.RUNNING, init=False)
+    num_computed_tokens: int = field(default=0, init=False)
+    num_cached_tokens: int = field(default=0, init=False)
+    num_preemptions: int = field(default=0, init=False)
+    block_ids: list[int] = field(default_factory=list, init=False)
+    block_hashes: list[bytes] = field(default_factory=list, init=False)
+    num_published_blocks: int = field(default=0, init=False)
+    first_token_sent: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self.num_prompt_tokens = len(self.token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens so far, prompt included."""
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens generated so far."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def queue_key(self) -> tuple[int, int]:
+        """Order of service: lower priority value first, then earlier arrival."""
+        return (self.priority, self.order)
+
+    def append(self, token_id: int) -> FinishReason:
+        """Take the sampled `token_id` and return why the sequence ends with it, or RUNNING."""
+        self.token_ids.append(token_id)
+        params = self.params
+        if self.num_output_tokens >= params.min_tokens:
+            if token_id in params.stop_token_ids:
+                return FinishReason.STOP
+            if not params.ignore_eos and token_id in self.eos_token_ids:
+                return FinishReason.STOP
+        if self.num_output_tokens >= params.max_tokens or self.num_tokens >= self.max_model_len:
+            return FinishReason.LENGTH
+        return FinishReason.RUNNING
