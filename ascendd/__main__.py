@@ -1,4 +1,4 @@
-"""Entry of `python -m ascendd`: private roles of the daemon go straight to their module, all else to the command line."""
+"""Entry of `python -m ascendd`: private roles go straight to their module, all else to the command line."""
 
 from __future__ import annotations
 

@@ -28,44 +28,26 @@ Across processes an error travels as ipc.messages.Fault and is rebuilt by code.
 
 from __future__ import annotations
 
-import enum
-from typing import Any, Dict, Iterator, Optional, Type
+from typing import Iterator, Type
 
-
-class ExitCode(enum.IntEnum):
-    """Exit codes after sysexits.h; `ascendd doctor` has its own (preflight.report.DoctorExit)."""
-
-    OK = 0
-    USAGE = 64
-    MODEL = 66
-    PREFLIGHT = 69
-    ENGINE = 70
-    HOST = 71
-    CONFIG = 78
-
-
-class AscenddError(Exception):
-    """Any failure the product knows by name; `facts` are the values that the message speaks of."""
-
-    code = "ASD-X01"
-    exit_code = ExitCode.ENGINE
-    retryable = False
-    permanent = False
-    default_remedy = "Read the log lines before this one; `ascendd report` collects them."
-
-    def __init__(self, message: str, *, remedy: Optional[str] = None, **facts: Any) -> None:
-        super().__init__(message)
-        self.message = message
-        self.remedy = remedy or self.default_remedy
-        self.facts: Dict[str, Any] = facts
-
-    @property
-    def runbook(self) -> str:
-        """Where the operator reads on, relative to the documentation root."""
-        return f"docs/runbooks/{self.code}.md"
-
-    def __str__(self) -> str:
-        return self.message
+# The `as` forms re-export: everyone imports errors from here.
+from ascendd.error_root import AscenddError as AscenddError, ExitCode as ExitCode
+from ascendd.request_errors import (
+    AuthenticationFailed as AuthenticationFailed,
+    BodyTooLarge as BodyTooLarge,
+    ContextLengthExceeded as ContextLengthExceeded,
+    DeadlineExceeded as DeadlineExceeded,
+    Draining as Draining,
+    EngineRestarting as EngineRestarting,
+    InternalError as InternalError,
+    InvalidRequest as InvalidRequest,
+    MethodNotAllowed as MethodNotAllowed,
+    ModelUnknown as ModelUnknown,
+    QueueFull as QueueFull,
+    RequestAborted as RequestAborted,
+    RequestError as RequestError,
+    RouteUnknown as RouteUnknown,
+)
 
 
 class UsageError(AscenddError):
@@ -320,138 +302,6 @@ class ProtocolMismatch(IpcError):
     code = "ASD-I04"
     permanent = True
     default_remedy = "Two versions of ascendd are mixed; restart the whole unit after an upgrade."
-
-
-class RequestError(AscenddError):
-    """One request cannot be served; nobody else is affected."""
-
-    code = "ASD-R01"
-    http_status = 400
-    error_type = "invalid_request_error"
-    retry_after_s: Optional[int] = None
-    default_remedy = "Correct the request."
-
-    @property
-    def param(self) -> Optional[str]:
-        """The request field at fault, in OpenAI's notation."""
-        value = self.facts.get("param")
-        return None if value is None else str(value)
-
-    @property
-    def openai_code(self) -> str:
-        """The `code` member of OpenAI's error object."""
-        return str(self.facts.get("openai_code") or self.code)
-
-
-class InvalidRequest(RequestError):
-    """The body is not what the route takes."""
-
-    code = "ASD-R02"
-
-
-class ContextLengthExceeded(RequestError):
-    """Prompt, or prompt plus max_tokens, is longer than the model's context."""
-
-    code = "ASD-R03"
-    default_remedy = "Shorten the prompt or lower max_tokens."
-
-
-class AuthenticationFailed(RequestError):
-    """No key, or a wrong one, was sent."""
-
-    code = "ASD-R04"
-    http_status = 401
-    error_type = "authentication_error"
-    default_remedy = "Send `Authorization: Bearer KEY` with a key from the instance's key file."
-
-
-class ModelUnknown(RequestError):
-    """The request names a model that this instance does not serve."""
-
-    code = "ASD-R05"
-    http_status = 404
-    error_type = "not_found_error"
-    default_remedy = "GET /v1/models lists the names."
-
-
-class RouteUnknown(RequestError):
-    """No such path."""
-
-    code = "ASD-R06"
-    http_status = 404
-    error_type = "not_found_error"
-
-
-class MethodNotAllowed(RequestError):
-    """The path exists but not for this method."""
-
-    code = "ASD-R07"
-    http_status = 405
-
-
-class BodyTooLarge(RequestError):
-    """The body is longer than listen.max_body_bytes."""
-
-    code = "ASD-R08"
-    http_status = 413
-
-
-class QueueFull(RequestError):
-    """As many requests wait as admission.max_queue allows."""
-
-    code = "ASD-R09"
-    http_status = 429
-    error_type = "rate_limit_error"
-    retryable = True
-    retry_after_s = 1
-    default_remedy = "Retry after the time in Retry-After."
-
-
-class RequestAborted(RequestError):
-    """The client went away or the request was cancelled."""
-
-    code = "ASD-R10"
-    http_status = 499
-
-
-class InternalError(RequestError):
-    """A defect in the server met this request; the log has the traceback under the request id."""
-
-    code = "ASD-R11"
-    http_status = 500
-    error_type = "server_error"
-    default_remedy = "Report it with the request id."
-
-
-class EngineRestarting(RequestError):
-    """The engine is loading or being restarted."""
-
-    code = "ASD-R12"
-    http_status = 503
-    error_type = "service_unavailable_error"
-    retryable = True
-    retry_after_s = 5
-    default_remedy = "Retry after the time in Retry-After."
-
-
-class Draining(RequestError):
-    """The instance is stopping and takes no new requests."""
-
-    code = "ASD-R13"
-    http_status = 503
-    error_type = "service_unavailable_error"
-    retryable = True
-    retry_after_s = 10
-    default_remedy = "Retry after the time in Retry-After."
-
-
-class DeadlineExceeded(RequestError):
-    """The request's deadline passed before it was finished."""
-
-    code = "ASD-R14"
-    http_status = 504
-    error_type = "timeout_error"
-    retryable = True
 
 
 def walk_errors(root: Type[AscenddError] = AscenddError) -> Iterator[Type[AscenddError]]:

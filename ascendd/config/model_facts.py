@@ -68,8 +68,8 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
         fits = [size for size in range(1, self.num_heads + 1) if self._can_cut(size)]
         if not self._can_cut(tp_size):
             raise ModelUnsupported(
-                f"tensor_parallel_size {tp_size} does not fit {self.num_heads} heads, {self.num_kv_heads} KV heads and an "
-                f"MLP of {self.intermediate_size}; sizes that do: {', '.join(map(str, fits))}",
+                f"tensor_parallel_size {tp_size} does not fit {self.num_heads} heads, {self.num_kv_heads} KV heads "
+                f"and an MLP of {self.intermediate_size}; sizes that do: {', '.join(map(str, fits))}",
                 remedy=f"Use --tensor-parallel-size {max(size for size in fits if size <= max(tp_size, 1))}.",
                 tp_size=tp_size,
             )
@@ -81,7 +81,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_model_facts(folder: Path) -> ModelFacts:
-    """Read the facts of the model in `folder`. Raises ModelNotFound, ModelUnsupported, or WeightsCorrupt for bad JSON."""
+    """Read the facts of the model in `folder`. Raises ModelNotFound, ModelUnsupported, WeightsCorrupt (bad JSON)."""
     if folder.suffix == ".gguf" and folder.is_file():
         raise ModelUnsupported(
             f"{folder} is a GGUF file, which is served after conversion",

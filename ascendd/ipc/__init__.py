@@ -1,1 +1,1 @@
-"""Messages between the processes of one instance: length-prefixed msgpack over socket pairs; EOF is the death signal."""
+"""Messages between the processes of an instance: length-prefixed msgpack on socket pairs; EOF means death."""

@@ -165,7 +165,7 @@ class AsyncChannel(Generic[M]):
             alive = self._receiver.pull()
         except BlockingIOError:
             return
-        except Exception as error:  # noqa: BLE001 - a corrupt frame ends the link like a death does
+        except Exception as error:  # a corrupt frame ends the link like a death does
             self._fail(error)
             return
         if not alive:

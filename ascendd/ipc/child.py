@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import os
 import signal
@@ -38,7 +39,9 @@ class ChildArguments:
 
 def parse_arguments(role: Role, argv: Sequence[str]) -> ChildArguments:
     """Parse the arguments of a private role."""
-    parser = argparse.ArgumentParser(prog=f"ascendd _{role.value}", description="Started by the supervisor, not by hand.")
+    parser = argparse.ArgumentParser(
+        prog=f"ascendd _{role.value}", description="Started by the supervisor, not by hand."
+    )
     parser.add_argument("--control-fd", type=int, required=True)
     parser.add_argument("--listen-fd", type=int)
     parser.add_argument("--data-fd", type=int)
@@ -47,7 +50,7 @@ def parse_arguments(role: Role, argv: Sequence[str]) -> ChildArguments:
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when the supervisor's thread that started it ends; exits if that already happened."""
+    """Have the kernel kill this process when the thread that started it ends; exits if that already happened."""
     parent = os.getppid()
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -66,7 +69,9 @@ def receive_config(channel: BlockingChannel[ControlMessage], role: Role) -> tupl
     return msgspec.json.decode(message.config_json, type=InstanceConfig), message.episode
 
 
-def run_role(role: Role, argv: Sequence[str], body: Callable[[ChildArguments, BlockingChannel[ControlMessage]], int]) -> int:
+def run_role(
+    role: Role, argv: Sequence[str], body: Callable[[ChildArguments, BlockingChannel[ControlMessage]], int]
+) -> int:
     """
     Run `body` as the process of `role` and return its exit status.
 
@@ -82,11 +87,9 @@ def run_role(role: Role, argv: Sequence[str], body: Callable[[ChildArguments, Bl
         return body(arguments, channel)
     except PeerClosed:
         return 0
-    except Exception as error:  # noqa: BLE001 - the last frame before the exit status
+    except Exception as error:  # the last frame before the exit status
         fault = Fault.from_error(error)
         sys.stderr.write(fault.traceback_text)
-        try:
+        with contextlib.suppress(PeerClosed):
             channel.send(ChildFault(fault), timeout_s=5.0)
-        except PeerClosed:
-            pass
         return int(error.exit_code) if isinstance(error, AscenddError) else int(AscenddError.exit_code)

@@ -56,7 +56,9 @@ class FrameDecoder(Generic[M]):
         while len(buffer) - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(buffer, start)
             if length > MAX_FRAME_BYTES:
-                raise FrameTooLarge(f"peer announced a frame of {length} bytes, the limit is {MAX_FRAME_BYTES}", num_bytes=length)
+                raise FrameTooLarge(
+                    f"peer announced a frame of {length} bytes, the limit is {MAX_FRAME_BYTES}", num_bytes=length
+                )
             end = start + _LENGTH.size + length
             if len(buffer) < end:
                 break

@@ -55,7 +55,10 @@ class Fault(msgspec.Struct, array_like=True, frozen=True):
         """Describe `error`; one that is not an AscenddError becomes the root code with its type's name."""
         text = "".join(traceback.format_exception(error))[-16_384:]
         if isinstance(error, AscenddError):
-            facts = {key: value if isinstance(value, (str, int, float, bool)) else repr(value) for key, value in error.facts.items()}
+            facts = {
+                key: value if isinstance(value, (str, int, float, bool)) else repr(value)
+                for key, value in error.facts.items()
+            }
             return cls(error.code, error.message, error.remedy, facts, text)
         return cls(AscenddError.code, f"{type(error).__name__}: {error}", "", {}, text)
 
@@ -85,45 +88,45 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True):
 # --- control link, supervisor -> child ---------------------------------------------------------------------------
 
 
-class Configure(Message, tag="configure"):
+class Configure(Message, frozen=True, tag="configure"):
     """First message to each child: the resolved configuration as JSON (config.schema.InstanceConfig)."""
 
     config_json: bytes
     episode: int = 0
 
 
-class AttachPeer(Message, tag="attach_peer"):
+class AttachPeer(Message, frozen=True, tag="attach_peer"):
     """A fresh data link; one descriptor travels with the frame. Replaces any earlier link to that role."""
 
     peer: Role
     episode: int
 
 
-class EngineState(Message, tag="engine_state"):
-    """What the API answers on /readyz: `ready`, and one line for people such as `loading 42 %` or `restarting in 8 s`."""
+class EngineState(Message, frozen=True, tag="engine_state"):
+    """What the API answers on /readyz: `ready`, and a line for people: `loading 42 %`, `restarting in 8 s`."""
 
     ready: bool
     text: str
     retry_after_s: int = 5
 
 
-class RunSelfTest(Message, tag="run_self_test"):
+class RunSelfTest(Message, frozen=True, tag="run_self_test"):
     """API: send one real request through the own listener and report SelfTestDone."""
 
     episode: int
 
 
-class Drain(Message, tag="drain"):
+class Drain(Message, frozen=True, tag="drain"):
     """Take no new work, finish what runs, report Drained; after `deadline_s` (seconds from now) abort the rest."""
 
     deadline_s: float
 
 
-class Shutdown(Message, tag="shutdown"):
+class Shutdown(Message, frozen=True, tag="shutdown"):
     """Leave at once with exit status 0."""
 
 
-class MetricsSnapshot(Message, tag="metrics_snapshot"):
+class MetricsSnapshot(Message, frozen=True, tag="metrics_snapshot"):
     """Supervisor -> metrics process: everything /metrics shows, already merged over restarts."""
 
     samples: list[Sample]
@@ -133,7 +136,7 @@ class MetricsSnapshot(Message, tag="metrics_snapshot"):
 # --- control link, child -> supervisor ---------------------------------------------------------------------------
 
 
-class Hello(Message, tag="hello"):
+class Hello(Message, frozen=True, tag="hello"):
     """First message of each child."""
 
     role: Role
@@ -141,20 +144,20 @@ class Hello(Message, tag="hello"):
     protocol_version: int = PROTOCOL_VERSION
 
 
-class Progress(Message, tag="progress"):
+class Progress(Message, frozen=True, tag="progress"):
     """A long step goes on; `fraction` in 0..1, or -1 where it is not known."""
 
     phase: str
     fraction: float = -1.0
 
 
-class Ready(Message, tag="ready"):
+class Ready(Message, frozen=True, tag="ready"):
     """The child can do its work now; `facts` are for the log and for `ascendd status`."""
 
     facts: dict[str, Any] = {}
 
 
-class Heartbeat(Message, tag="heartbeat"):
+class Heartbeat(Message, frozen=True, tag="heartbeat"):
     """Sent once a second. `inflight_s` is how long the current step has run, 0 when none does."""
 
     step_seq: int = 0
@@ -167,7 +170,7 @@ class Sample(msgspec.Struct, array_like=True, gc=False, frozen=True):
     """
     One labelled value of a metric declared in telemetry.metrics.
 
-    Counter and gauge: `value`. Histogram: `buckets` (cumulative=False, one count per bound plus +Inf) and `value` = sum.
+    Counter and gauge: `value`. Histogram: `buckets` (not cumulative, one count per bound plus +Inf), `value` = sum.
     """
 
     name: str
@@ -176,13 +179,13 @@ class Sample(msgspec.Struct, array_like=True, gc=False, frozen=True):
     buckets: tuple[int, ...] = ()
 
 
-class Stats(Message, tag="stats"):
+class Stats(Message, frozen=True, tag="stats"):
     """Running totals of this process since it started; sent once a second and at every return to idle."""
 
     samples: list[Sample]
 
 
-class SelfTestDone(Message, tag="self_test_done"):
+class SelfTestDone(Message, frozen=True, tag="self_test_done"):
     """Outcome of RunSelfTest; `fault` None when a token came back."""
 
     episode: int
@@ -190,13 +193,13 @@ class SelfTestDone(Message, tag="self_test_done"):
     fault: Fault | None = None
 
 
-class Drained(Message, tag="drained"):
+class Drained(Message, frozen=True, tag="drained"):
     """Nothing runs any more; `num_aborted` were cut off by the deadline."""
 
     num_aborted: int = 0
 
 
-class ChildFault(Message, tag="child_fault"):
+class ChildFault(Message, frozen=True, tag="child_fault"):
     """Last words of a child that ends because of `fault`; the exit status follows errors.ExitCode."""
 
     fault: Fault
@@ -205,7 +208,7 @@ class ChildFault(Message, tag="child_fault"):
 # --- data link, API -> engine -------------------------------------------------------------------------------------
 
 
-class AddSequence(Message, tag="add_sequence"):
+class AddSequence(Message, frozen=True, tag="add_sequence"):
     """
     One sequence to generate. `seq_id` is unique per API process and never reused; `request_id` is a label for logs.
 
@@ -220,7 +223,7 @@ class AddSequence(Message, tag="add_sequence"):
     priority: int = 0
 
 
-class AbortSequences(Message, tag="abort_sequences"):
+class AbortSequences(Message, frozen=True, tag="abort_sequences"):
     """Forget these sequences; unknown and finished ids are ignored."""
 
     seq_ids: list[int]
@@ -229,7 +232,7 @@ class AbortSequences(Message, tag="abort_sequences"):
 # --- data link, engine -> API -------------------------------------------------------------------------------------
 
 
-class EngineHello(Message, tag="engine_hello"):
+class EngineHello(Message, frozen=True, tag="engine_hello"):
     """First message on each data link: the bounds that the API validates against."""
 
     model_name: str
@@ -241,7 +244,7 @@ class EngineHello(Message, tag="engine_hello"):
     max_num_seqs: int
 
 
-class StepOutput(Message, tag="step_output"):
+class StepOutput(Message, frozen=True, tag="step_output"):
     """
     All that one step produced, in columns of equal length; a sequence appears at most once per step.
 
@@ -255,8 +258,8 @@ class StepOutput(Message, tag="step_output"):
     num_cached: list[int]
 
 
-class SequenceFailed(Message, tag="sequence_failed"):
-    """This sequence ended without a further token; others are unharmed."""
+class SequenceFailed(Message, frozen=True, tag="sequence_failed"):
+    """The sequence ended without a further token; others are unharmed."""
 
     seq_id: int
     fault: Fault
