@@ -1,0 +1,141 @@
+"""
+Logs of every process: event name plus key-values through structlog; standard library logging uses the same handler.
+
+Form: JSON lines, or coloured text where standard error is a terminal. Under systemd each line carries the `<N>` prefix
+that the journal turns into a priority. Values of keys that name a secret, and bearer tokens, never get through.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from collections.abc import MutableMapping
+from typing import Any, TextIO
+
+import structlog
+
+from ascendd.config.schema import LogSection
+
+_SECRET_KEYS = frozenset({"api_key", "api_keys", "apikey", "authorization", "password", "secret", "bearer"})
+_SECRET_TEXT = re.compile(r"(?i)\b(bearer\s+|sk-)[\w.~+/=-]{4,}")
+HIDDEN = "[hidden]"
+
+# Priorities of syslog(3), as sd-daemon(3) writes them before a line.
+_PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
+
+EventDict = MutableMapping[str, Any]
+
+
+def configure(
+    section: LogSection, *, instance: str, role: str, rank: int | None = None, stream: TextIO | None = None
+) -> None:
+    """
+    Set up logging of this process once; a later call replaces the earlier one.
+
+    `stream` is standard error unless a test gives another. `instance`, `role` and `rank` are on every line of every
+    thread.
+    """
+    out = sys.stderr if stream is None else stream
+    fields: dict[str, Any] = {"instance": instance, "role": role}
+    if rank is not None:
+        fields["rank"] = rank
+
+    def add_fields(_logger: Any, _method: str, event: EventDict) -> EventDict:
+        for key, value in fields.items():
+            event.setdefault(key, value)
+        return event
+
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        add_fields,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+        hide_secrets,
+    ]
+    is_terminal = out.isatty()
+    as_console = section.format == "console" or (section.format == "auto" and is_terminal)
+    last: list[Any] = (
+        [structlog.dev.ConsoleRenderer(colors=is_terminal, exception_formatter=structlog.dev.plain_traceback)]
+        if as_console
+        else [
+            structlog.processors.format_exc_info,
+            hide_secrets,
+            _order,
+            structlog.processors.JSONRenderer(default=str, ensure_ascii=False),
+        ]
+    )
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder()],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+    )
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(JournalFormatter(formatter) if goes_to_journal(out) else formatter)
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(section.level.upper())
+    logging.captureWarnings(capture=True)
+    structlog.configure(
+        processors=[structlog.stdlib.filter_by_level, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+
+
+def get_logger(name: str) -> structlog.stdlib.BoundLogger:
+    """Return the logger of an area, such as `supervisor`; usable before `configure`, too."""
+    logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(name)
+    return logger
+
+
+def bind_context(**values: Any) -> None:
+    """Add `values` (request_id=...) to every later line of this task or thread."""
+    structlog.contextvars.bind_contextvars(**values)
+
+
+def set_level(level: str) -> None:
+    """Change the level of this process: debug, info, warning or error."""
+    logging.getLogger().setLevel(level.upper())
+
+
+def goes_to_journal(stream: TextIO) -> bool:
+    """Whether `stream` is the one that systemd connected to the journal (JOURNAL_STREAM names its device and inode)."""
+    wanted = os.environ.get("JOURNAL_STREAM", "")
+    try:
+        status = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return False
+    return wanted == f"{status.st_dev}:{status.st_ino}"
+
+
+def hide_secrets(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    """Replace values of keys that name a secret, and anything that looks like a bearer token, also inside the text."""
+    for key, value in event.items():
+        if key.lower() in _SECRET_KEYS:
+            event[key] = HIDDEN
+        elif isinstance(value, str):
+            event[key] = _SECRET_TEXT.sub(lambda match: match[1] + HIDDEN, value)
+    return event
+
+
+def _order(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    first = {key: event[key] for key in ("timestamp", "level", "event") if key in event}
+    return {**first, **event}
+
+
+class JournalFormatter(logging.Formatter):
+    """Puts the `<N>` priority before every line of what `inner` writes."""
+
+    def __init__(self, inner: logging.Formatter) -> None:
+        super().__init__()
+        self._inner = inner
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the text of `record` with its priority before each line."""
+        prefix = f"<{_PRIORITY.get(record.levelno, 6)}>"
+        return "\n".join(prefix + line for line in self._inner.format(record).splitlines())

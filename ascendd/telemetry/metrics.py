@@ -1,0 +1,199 @@
+"""
+Every metric of the product, declared once as data, and the store in which a process counts its own.
+
+Nothing here imports prometheus_client: processes count in a MetricStore, ship Samples over the control link, and only
+the metrics process (telemetry.exporter) turns them into the exposition format. Names that users of vLLM scrape are
+Aliases: derived from one of our metrics when exported, never counted twice.
+"""
+
+from __future__ import annotations
+
+import bisect
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ascendd.ipc.messages import Sample
+
+# Bounds in seconds, from one decode step of a small model to a request of a minute; 0.05 is the alert of tokens.
+LATENCY_BUCKETS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0)
+
+
+class MetricKind(enum.Enum):
+    """How a metric behaves over time and over restarts."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True)
+class MetricSpec:
+    """One metric: its full name with the unit in it, what it tells, its label names, and bounds for a histogram."""
+
+    name: str
+    kind: MetricKind
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Alias:
+    """A second name for the metric `source`, with labels renamed by position; exported beside it."""
+
+    name: str
+    source: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+def _counter(name: str, help_text: str, *labels: str) -> MetricSpec:
+    return MetricSpec(name, MetricKind.COUNTER, help_text, labels)
+
+
+def _gauge(name: str, help_text: str, *labels: str) -> MetricSpec:
+    return MetricSpec(name, MetricKind.GAUGE, help_text, labels)
+
+
+def _latency(name: str, help_text: str, *labels: str) -> MetricSpec:
+    return MetricSpec(name, MetricKind.HISTOGRAM, help_text, labels, LATENCY_BUCKETS)
+
+
+ENGINE_METRICS = (
+    _gauge("ascendd_engine_sequences_running", "Sequences in the batch of the current step."),
+    _gauge("ascendd_engine_sequences_waiting", "Sequences that wait for a place in the batch."),
+    _gauge("ascendd_engine_kv_blocks", "KV cache blocks that exist."),
+    _gauge("ascendd_engine_kv_blocks_used", "KV cache blocks that belong to a sequence."),
+    _gauge("ascendd_engine_kv_usage_ratio", "Share of the KV cache blocks that belong to a sequence, 0 to 1."),
+    _counter("ascendd_engine_prompt_tokens_total", "Prompt tokens of the sequences taken in."),
+    _counter("ascendd_engine_generation_tokens_total", "Tokens generated."),
+    _counter("ascendd_engine_preemptions_total", "Sequences put back to waiting because no KV block was free."),
+    _counter("ascendd_engine_prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache."),
+    _counter(
+        "ascendd_engine_prefix_cache_hits_total", "Prompt tokens found in the prefix cache and not computed again."
+    ),
+    _counter("ascendd_engine_steps_total", "Steps run."),
+    _latency("ascendd_engine_step_duration_seconds", "Time of one step: schedule, execute and update."),
+)
+
+API_METRICS = (
+    _latency("ascendd_request_duration_seconds", "Time from the receipt of a request to its last token."),
+    _latency("ascendd_request_time_to_first_token_seconds", "Time from the receipt of a request to its first token."),
+    _latency("ascendd_request_inter_token_seconds", "Time between two tokens of one request."),
+    _latency("ascendd_request_queue_seconds", "Time a request waited before it was given to the engine."),
+    _counter("ascendd_requests_total", "Requests that ended, by the reason they ended for.", "finish_reason"),
+    _counter("ascendd_http_responses_total", "HTTP responses sent.", "route", "status"),
+    _counter("ascendd_request_aborts_total", "Requests given up because their client went away."),
+)
+
+SUPERVISOR_METRICS = (
+    _counter("ascendd_child_restarts_total", "Restarts of a child process after it ended unasked.", "role"),
+    _gauge("ascendd_child_up", "1 while the child process is ready, else 0.", "role"),
+    _gauge("ascendd_build_info", "Always 1; the labels tell what runs.", "version", "instance", "model"),
+    _gauge("ascendd_instance_ready", "1 while the instance answers requests, else 0."),
+    _gauge("ascendd_process_resident_memory_bytes", "Resident memory of a process.", "role"),
+    _counter("ascendd_process_cpu_seconds_total", "CPU time used by the processes of a role.", "role"),
+)
+
+EXPORTER_METRICS = (
+    _gauge("ascendd_snapshot_age_seconds", "Age of the figures on this page; grows when the supervisor hangs."),
+)
+
+METRICS: tuple[MetricSpec, ...] = ENGINE_METRICS + API_METRICS + SUPERVISOR_METRICS + EXPORTER_METRICS
+SPECS: dict[str, MetricSpec] = {spec.name: spec for spec in METRICS}
+
+# Compatibility: names of vLLM's V1 engine, and three that older dashboards and alert rules ask for.
+ALIASES = (
+    Alias("vllm:num_requests_running", "ascendd_engine_sequences_running", "Requests in execution."),
+    Alias("vllm:num_requests_waiting", "ascendd_engine_sequences_waiting", "Requests waiting."),
+    Alias("vllm:kv_cache_usage_perc", "ascendd_engine_kv_usage_ratio", "KV cache usage; 1 means full."),
+    Alias("vllm:prompt_tokens_total", "ascendd_engine_prompt_tokens_total", "Prompt tokens."),
+    Alias("vllm:generation_tokens_total", "ascendd_engine_generation_tokens_total", "Generated tokens."),
+    Alias("vllm:request_success_total", "ascendd_requests_total", "Requests that ended.", ("finished_reason",)),
+    Alias(
+        "vllm:time_to_first_token_seconds", "ascendd_request_time_to_first_token_seconds", "Time to the first token."
+    ),
+    Alias("vllm:inter_token_latency_seconds", "ascendd_request_inter_token_seconds", "Time between two tokens."),
+    Alias("vllm:e2e_request_latency_seconds", "ascendd_request_duration_seconds", "Time of whole requests."),
+    Alias("vllm:request_queue_time_seconds", "ascendd_request_queue_seconds", "Time spent waiting."),
+    Alias("vllm:gpu_cache_usage_ratio", "ascendd_engine_kv_usage_ratio", "KV cache usage; 1 means full."),
+    Alias("vllm:request_queue_size", "ascendd_engine_sequences_waiting", "Requests waiting."),
+    Alias("vllm:time_per_output_token_seconds", "ascendd_request_inter_token_seconds", "Time between two tokens."),
+)
+
+
+@dataclass
+class _Histogram:
+    counts: list[int]
+    total: float = 0.0
+
+
+@dataclass
+class _Series:
+    spec: MetricSpec
+    values: dict[tuple[str, ...], float] = field(default_factory=dict)
+    histograms: dict[tuple[str, ...], _Histogram] = field(default_factory=dict)
+
+
+class MetricStore:
+    """
+    Running totals of one process.
+
+    One thread writes, any may call `samples()`: no locks, so a value read during a step may be one event behind.
+    A metric without labels exists from the start with 0, so that rates are right from the first scrape.
+    Names that are not in `specs`, and labels of the wrong number, raise KeyError and ValueError at once.
+    """
+
+    def __init__(self, specs: Iterable[MetricSpec]) -> None:
+        self._series = {spec.name: _Series(spec) for spec in specs}
+        for series in self._series.values():
+            if not series.spec.labels:
+                self._zero(series)
+
+    def inc(self, name: str, amount: float = 1.0, labels: Sequence[str] = ()) -> None:
+        """Add `amount` (0 or more) to a counter."""
+        if amount < 0:
+            raise ValueError(f"{name} is a counter and cannot go back by {amount}")
+        series = self._find(name, MetricKind.COUNTER, labels)
+        key = tuple(labels)
+        series.values[key] = series.values.get(key, 0.0) + amount
+
+    def set(self, name: str, value: float, labels: Sequence[str] = ()) -> None:
+        """Set a gauge to `value`."""
+        self._find(name, MetricKind.GAUGE, labels).values[tuple(labels)] = value
+
+    def observe(self, name: str, value: float, labels: Sequence[str] = ()) -> None:
+        """Count `value` in a histogram."""
+        series = self._find(name, MetricKind.HISTOGRAM, labels)
+        key = tuple(labels)
+        histogram = series.histograms.get(key)
+        if histogram is None:
+            histogram = series.histograms[key] = _Histogram([0] * (len(series.spec.buckets) + 1))
+        histogram.counts[bisect.bisect_left(series.spec.buckets, value)] += 1
+        histogram.total += value
+
+    def samples(self) -> list[Sample]:
+        """Return all totals since the process started, in the order of declaration."""
+        out: list[Sample] = []
+        for name, series in self._series.items():
+            # list() copies under the interpreter lock; the writer may add a label set meanwhile.
+            out += [Sample(name, value, labels) for labels, value in list(series.values.items())]
+            out += [Sample(name, h.total, labels, tuple(h.counts)) for labels, h in list(series.histograms.items())]
+        return out
+
+    def _find(self, name: str, kind: MetricKind, labels: Sequence[str]) -> _Series:
+        series = self._series[name]
+        if series.spec.kind is not kind or len(labels) != len(series.spec.labels):
+            spec = series.spec
+            raise ValueError(
+                f"{name} is a {spec.kind.value} with labels {spec.labels}, not a {kind.value} with {tuple(labels)}"
+            )
+        return series
+
+    @staticmethod
+    def _zero(series: _Series) -> None:
+        if series.spec.kind is MetricKind.HISTOGRAM:
+            series.histograms[()] = _Histogram([0] * (len(series.spec.buckets) + 1))
+        else:
+            series.values[()] = 0.0
