@@ -1,0 +1,86 @@
+# Verbs of the house. Every verb works on a clean clone; what it needs is made first and only once.
+#
+#   make demo        install, fetch a small model, serve it, stream an answer, show metrics, stop     (start here)
+#   make check test  what CI runs: lint, types, and every kind of test at its smallest size
+#
+# One variable for the network: torch comes from wherever pip is configured to look, unless TORCH_INDEX names an index:
+#
+#   make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu      (a CPU build: 200 MB, not the 2 GB with CUDA)
+#
+# PYTHON names the interpreter for .venv where the first Python 3.10-3.12 on PATH is not the one wanted.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+TORCH_INDEX ?=
+TORCH := torch==2.13.0
+VENV := .venv
+PY := $(VENV)/bin/python
+DEMO := .demo
+CONSTRAINTS := tests/constraints.txt
+PIP := $(PY) -m pip --disable-pip-version-check install --quiet
+PYTEST := $(PY) -m pytest
+
+.PHONY: help venv venv-dev model demo test test-all check fmt bench clean
+
+help:
+	@sed -n 's/^#   \(make .*\)/\1/p' Makefile
+	@echo 'also: venv venv-dev model test-all fmt bench clean'
+
+# --- the virtual environment -----------------------------------------------------------------------------------------
+
+venv: $(VENV)/.runtime-installed
+
+venv-dev: $(VENV)/.dev-installed
+
+$(VENV)/.created:
+	@python="$$(packaging/find_python.sh $(PYTHON))"; \
+	echo "making $(VENV) with $$python"; \
+	"$$python" -m venv --clear $(VENV); \
+	touch $@
+
+$(VENV)/.runtime-installed: pyproject.toml $(CONSTRAINTS) | $(VENV)/.created
+	@echo "installing torch from $(or $(TORCH_INDEX),the index pip is configured with)"
+	@$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX) --no-deps,-c $(CONSTRAINTS)) $(TORCH)
+	@echo "installing ascendd and what it needs"
+	@$(PIP) -c $(CONSTRAINTS) --editable .
+	@touch $@
+
+$(VENV)/.dev-installed: $(VENV)/.runtime-installed
+	@echo "installing the tools of the tests"
+	@$(PIP) -c $(CONSTRAINTS) --editable '.[dev]'
+	@touch $@
+
+# --- the demo --------------------------------------------------------------------------------------------------------
+
+# The fetcher skips what is there and whole, so this verb is cheap to repeat.
+model: venv
+	@$(PY) -m ascendd.artefact.demo_model $(DEMO)
+
+demo: venv
+	@$(PY) packaging/demo.py --folder $(DEMO)
+
+# --- checks and tests ------------------------------------------------------------------------------------------------
+
+check: venv-dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy ascendd checks installer
+
+fmt: venv-dev
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+test: venv-dev model
+	$(PYTEST) -m 'not slow'
+
+test-all: venv-dev model
+	$(PYTEST) --hypothesis-profile=thorough
+
+bench: venv-dev model
+	$(PYTEST) tests/bench -s -o python_files='bench_*.py' -o python_functions='bench_*'
+
+clean:
+	rm -rf $(VENV) $(DEMO) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
