@@ -11,7 +11,7 @@ import ast
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import pytest
@@ -143,6 +143,14 @@ def uses(source: Source, library: str, *, allowed: tuple[str, ...], lazily: tupl
             yield found.line, f"imports {found.module}"
 
 
+def forbids(source: Source, *, room: str, targets: tuple[str, ...], even_lazily: bool) -> Found:
+    """Yield imports of `targets` by files of `room`; unless `even_lazily`, those inside functions are fine."""
+    if source.within(room):
+        for found in source.imports:
+            if is_within(found.module, *targets) and not found.typing and (even_lazily or not found.lazy):
+                yield found.line, f"imports {found.module}" + ("" if found.lazy else " at module level")
+
+
 @rule(
     "layers", "A room imports its own level and those below (errors < config, telemetry, host, ipc < preflight < ...)"
 )
@@ -186,58 +194,27 @@ def torch_npu_files(source: Source) -> Found:
                 yield node.lineno, "names torch_npu"  # type: ignore[attr-defined]
 
 
-@rule("aiohttp", "aiohttp only in api")
-def aiohttp_rooms(source: Source) -> Found:
-    """Keep the web framework in one room."""
-    yield from uses(source, "aiohttp", allowed=("ascendd.api",))
+def register_simple_rules() -> None:
+    """Register the rules that are one library or one list of rooms each."""
+    for name, library, allowed, sentence in (
+        ("aiohttp", "aiohttp", ("ascendd.api",), "aiohttp only in api"),
+        ("prometheus", "prometheus_client", ("ascendd.telemetry.exporter",), "prometheus_client only in telemetry/exporter.py"),
+        ("transformers", "transformers", (), "transformers is a tool of the tests, not of the product"),
+    ):  # fmt: skip
+        RULES[name] = (sentence, partial(uses, library=library, allowed=allowed))
+    others = ("ascendd.engine", "ascendd.device", "ascendd.artefact")
+    engine = tuple(f"ascendd.engine.{room}" for room in ("sched", "kv", "exec", "core", "main", "parallel"))
+    heavy = (*others, "ascendd.api", "ascendd.supervisor", "ascendd.checks")
+    for name, targets, even_lazily, sentence in (
+        ("api", others, True, "api talks to the engine by ipc and imports neither engine, device nor artefact"),
+        ("supervisor", (*others, "ascendd.api"), True, "supervisor talks to its children by ipc and imports none of their rooms"),
+        ("cli", heavy, False, "cli imports the heavy rooms inside functions, so that `ascendd --help` is quick"),
+        ("engine.models", (*engine, "ascendd.device"), True, "engine/models build from engine/layers and know no other room"),
+    ):  # fmt: skip
+        RULES[name] = (sentence, partial(forbids, room=f"ascendd.{name}", targets=targets, even_lazily=even_lazily))
 
 
-@rule("prometheus", "prometheus_client only in telemetry/exporter.py; all else declares and counts plain samples")
-def prometheus_files(source: Source) -> Found:
-    """Keep the exporter's library in the exporter's process."""
-    yield from uses(source, "prometheus_client", allowed=("ascendd.telemetry.exporter",))
-
-
-@rule("transformers", "transformers is a tool of the tests, not of the product")
-def transformers_nowhere(source: Source) -> Found:
-    """Keep it out even lazily."""
-    yield from uses(source, "transformers", allowed=())
-
-
-@rule("api", "api talks to the engine by ipc and imports neither engine, device nor artefact (artefact.manifest may)")
-def api_imports(source: Source) -> Found:
-    """Keep the two processes apart."""
-    if source.within("ascendd.api"):
-        for found in source.imports:
-            other_side = is_within(found.module, "ascendd.engine", "ascendd.device", "ascendd.artefact")
-            if other_side and not is_within(found.module, "ascendd.artefact.manifest"):
-                yield found.line, f"imports {found.module}"
-
-
-@rule("supervisor", "supervisor talks to its children by ipc and imports none of their rooms")
-def supervisor_imports(source: Source) -> Found:
-    """Keep the process that must not die small."""
-    if source.within("ascendd.supervisor"):
-        for found in source.imports:
-            if is_within(found.module, "ascendd.engine", "ascendd.api", "ascendd.device", "ascendd.artefact"):
-                yield found.line, f"imports {found.module}"
-
-
-@rule("cli", "cli imports the heavy rooms inside functions, so that `ascendd --help` is quick")
-def cli_imports(source: Source) -> Found:
-    """Find module-level imports of rooms that bring libraries along."""
-    heavy = (
-        "ascendd.engine",
-        "ascendd.api",
-        "ascendd.device",
-        "ascendd.artefact",
-        "ascendd.supervisor",
-        "ascendd.checks",
-    )
-    if source.within("ascendd.cli"):
-        for found in source.imports:
-            if is_within(found.module, *heavy) and not found.lazy and not found.typing:
-                yield found.line, f"imports {found.module} at module level"
+register_simple_rules()
 
 
 @rule("checks", "checks import preflight, host and errors; config and device inside functions")
@@ -265,16 +242,6 @@ def installer_imports(source: Source) -> Found:
                 and found.module != "ascendd"
                 and not is_within(found.module, *allowed)
             ):
-                yield found.line, f"imports {found.module}"
-
-
-@rule("models", "engine/models build from engine/layers and know neither scheduler, KV manager, runner nor device")
-def models_imports(source: Source) -> Found:
-    """Keep models rank-free and device-free."""
-    outside = tuple(f"ascendd.engine.{room}" for room in ("sched", "kv", "exec", "core", "main", "parallel"))
-    if source.within("ascendd.engine.models"):
-        for found in source.imports:
-            if is_within(found.module, *outside, "ascendd.device") and not found.typing:
                 yield found.line, f"imports {found.module}"
 
 
@@ -373,7 +340,7 @@ BAD_FILES = [
     ("checks", "checks/model_files.py", "from ascendd.config import load", "imports ascendd.config at module level"),
     ("checks", "checks/port_free.py", "def f():\n    import ascendd.supervisor", "imports ascendd.supervisor"),
     ("installer", "installer/plan.py", "def f():\n    from ascendd.config import load", "imports ascendd.config"),
-    ("models", "ascendd/engine/models/llama.py", "from ..kv import block_pool", "imports ascendd.engine.kv"),
+    ("engine.models", "ascendd/engine/models/llama.py", "from ..kv import block_pool", "imports ascendd.engine.kv"),
     ("remap", "ascendd/cli/doctor.py", "def f():\n    import checks", "imports checks"),
     ("remap", "installer/apply.py", "from installer import plan", "imports installer"),
     ("bootstrap", "ascendd/host/cgroup.py", "import psutil", "imports psutil at module level"),
