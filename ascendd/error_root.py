@@ -25,7 +25,7 @@ class AscenddError(Exception):
     exit_code = ExitCode.ENGINE
     retryable = False
     permanent = False
-    default_remedy = "Read the log lines before this one; `ascendd report` collects them."
+    default_remedy = "Read the log lines before this one."
 
     def __init__(self, message: str, *, remedy: Optional[str] = None, **facts: Any) -> None:
         super().__init__(message)

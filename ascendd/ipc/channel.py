@@ -39,6 +39,13 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
+def _wait(sock: socket.socket, event: int, timeout_s: float | None) -> bool:
+    """Wait until `event` or an end is there; poll, because select refuses descriptors beyond 1023."""
+    poller = select.poll()
+    poller.register(sock, event)
+    return bool(poller.poll(None if timeout_s is None else timeout_s * 1000))
+
+
 class _Receiver(Generic[M]):
     """Bytes and descriptors from a socket, as messages; shared by both channels."""
 
@@ -100,7 +107,7 @@ class AsyncChannel(Generic[M]):
 
     def send(self, message: msgspec.Struct, fds: Sequence[int] = ()) -> None:
         """
-        Queue `message`; `fds` are duplicated to the peer, so the caller may close its own after `flushed()`.
+        Queue `message`; `fds` are duplicated to the peer, so the caller may close its own at once.
 
         Raises PeerClosed when the peer is gone, FrameTooLarge for a message beyond the limit.
         """
@@ -221,7 +228,7 @@ class BlockingChannel(Generic[M]):
                     view = view[self._sock.send(view) :]
                 except (BlockingIOError, InterruptedError):
                     left = deadline - time.monotonic()
-                    if left <= 0 or not select.select([], [self._sock], [], left)[1]:
+                    if left <= 0 or not _wait(self._sock, select.POLLOUT, left):
                         raise PeerClosed(f"the peer read nothing for {timeout_s:g} s") from None
                 except OSError as error:
                     raise PeerClosed(f"the peer closed the channel: {error.strerror}") from error
@@ -231,14 +238,14 @@ class BlockingChannel(Generic[M]):
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._receiver.messages:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not select.select([self._sock], [], [], left)[0]:
+            if not _wait(self._sock, select.POLLIN, left):
                 return None
             self._pull()
         return self._receiver.messages.popleft()
 
     def drain(self) -> list[M]:
         """Return all messages that are here now, without waiting. Raises PeerClosed only once none is left."""
-        while select.select([self._sock], [], [], 0)[0]:
+        while _wait(self._sock, select.POLLIN, 0.0):
             try:
                 self._pull()
             except PeerClosed:

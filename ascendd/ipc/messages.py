@@ -64,7 +64,10 @@ class Fault(msgspec.Struct, array_like=True, frozen=True):
 
     def to_error(self) -> AscenddError:
         """Rebuild the error by its stable code."""
-        return error_by_code(self.code)(self.message, remedy=self.remedy or None, **self.facts)
+        error = error_by_code(self.code)(self.message, remedy=self.remedy or None)
+        # Not passed as keywords: a fact of another version may have the name of a parameter.
+        error.facts.update(self.facts)
+        return error
 
 
 class SamplingParams(msgspec.Struct, array_like=True, frozen=True):
