@@ -1,0 +1,1 @@
+"""Every difference between devices lives here: one Device object, chosen once, injected into the ModelRunner."""

@@ -1,0 +1,1 @@
+"""Kernels of each device, all with the names of device.base.Kernels."""

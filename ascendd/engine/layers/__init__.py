@@ -1,0 +1,1 @@
+"""Building blocks of models; each computes through the kernels of the injected Device."""

@@ -1,0 +1,1 @@
+"""One teachable file a family; no device and no rank inside."""

@@ -1,0 +1,154 @@
+"""The Device interface. No torch at run time, so that everybody may import it; implementations import what they need."""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from ascendd.config.plan import DeviceFacts
+from ascendd.errors import DeviceFault
+
+if TYPE_CHECKING:
+    import torch
+
+# y = x @ weight.T + bias for x [num_tokens, in_features]; made by Device.pack_linear.
+Linear = Callable[["torch.Tensor"], "torch.Tensor"]
+
+
+class Capability(enum.Enum):
+    """What a device may or may not be able to do; asked by name, never by the kind of device."""
+
+    GRAPHS = "captures decode graphs"
+    COLLECTIVES = "runs collectives between processes"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryInfo:
+    """Memory of the device now, bytes."""
+
+    free_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class KVCacheSpec:
+    """Sizes of the paged KV cache of one rank; `num_blocks` includes the null block 0."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    block_size: int
+    num_blocks: int
+    dtype: str
+
+
+@dataclass(slots=True)
+class DecodeGroup:
+    """
+    Rows of a step that attend from one new token each, padded to a common number of blocks.
+
+    `rows` [B] indexes the flat token batch; `block_table` [B, num_blocks] int64; `mask` [B, num_blocks * block_size]
+    is True where a slot holds a token of the row.
+    """
+
+    rows: torch.Tensor
+    block_table: torch.Tensor
+    mask: torch.Tensor
+
+
+@dataclass(slots=True)
+class PrefillChunk:
+    """Tokens [begin, end) of the flat batch belong to one sequence and stand at positions start .. start + end - begin."""
+
+    begin: int
+    end: int
+    start: int
+    block_ids: torch.Tensor
+
+
+@dataclass(slots=True)
+class AttentionContext:
+    """
+    Where the tokens of one step write and read in the paged cache.
+
+    `slot_mapping` [num_tokens] int64: block id x block size + offset, for each token of the flat batch.
+    """
+
+    slot_mapping: torch.Tensor
+    decode_groups: list[DecodeGroup]
+    prefill_chunks: list[PrefillChunk]
+
+
+class Kernels(Protocol):
+    """The operations that a device may have its own form of. kernels/reference.py is the executable specification."""
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """Return x / rms(x) * weight over the last axis. x [num_tokens, hidden]."""
+
+    def add_rms_norm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (rms_norm(x + residual), x + residual); may overwrite both inputs."""
+
+    def rope(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """Rotate halves. x [num_tokens, heads, head_dim]; cos, sin [num_tokens, 1, head_dim]; may overwrite x."""
+
+    def silu_and_mul(self, x: torch.Tensor) -> torch.Tensor:
+        """Return silu(first half) * second half of the last axis; may overwrite x."""
+
+    def store_kv(self, cache: torch.Tensor, key: torch.Tensor, value: torch.Tensor, slot_mapping: torch.Tensor) -> None:
+        """Write key and value [num_tokens, kv_heads, head_dim] into the slots of one layer's cache."""
+
+    def paged_attention(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cache: torch.Tensor, context: AttentionContext, scale: float
+    ) -> torch.Tensor:
+        """
+        Return causal attention of query [num_tokens, heads, head_dim] over all that its sequence has in the cache.
+
+        key and value are the step's own, already stored; a prompt without a prefix may read them instead of the cache.
+        """
+
+    def greedy(self, logits: torch.Tensor) -> list[int]:
+        """Return the index of the largest logit of each row. logits [rows, vocab]."""
+
+
+class Device(ABC):
+    """One accelerator, or the CPU. All that differs between devices is behind these eight."""
+
+    kernels: Kernels
+
+    @property
+    @abstractmethod
+    def facts(self) -> DeviceFacts:
+        """Kind, name, memory, dtypes; read when asked."""
+
+    @abstractmethod
+    def supports(self, capability: Capability) -> bool:
+        """Whether the device can do this."""
+
+    @abstractmethod
+    def torch_device(self) -> str:
+        """The device string that tensors are made with."""
+
+    @abstractmethod
+    def memory_info(self) -> MemoryInfo:
+        """Free and total memory now."""
+
+    @abstractmethod
+    def empty_cache(self) -> None:
+        """Give memory that no tensor uses back to the device."""
+
+    @abstractmethod
+    def allocate_kv(self, spec: KVCacheSpec) -> list[torch.Tensor]:
+        """Return one cache tensor per layer in the layout that this device's kernels expect. Raises DeviceOutOfMemory."""
+
+    @abstractmethod
+    def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+        """Bring weight [out_features, in_features] into the fastest form here; the caller drops its own reference."""
+
+    @abstractmethod
+    def classify_fault(self, error: BaseException) -> DeviceFault | None:
+        """Return the typed fault that `error` stands for, or None if it is not the device's."""

@@ -1,0 +1,155 @@
+"""CpuDevice: the host's own cores and memory, the default where no accelerator is."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable
+
+import torch
+from torch.nn import functional
+
+from ascendd.config.plan import DeviceFacts
+from ascendd.device.base import Capability, Device, KVCacheSpec, Linear, MemoryInfo
+from ascendd.device.kernels.cpu import CpuKernels
+from ascendd.errors import DeviceFault, DeviceOutOfMemory
+from ascendd.host.memory import read_host_memory
+
+# Batch sizes that stand for a lone decode, a batch of decodes and a prefill chunk.
+_PROBE_BATCHES = (1, 16, 64)
+_PROBE_REPEATS = 3
+
+
+class CpuDevice(Device):
+    """Tensors in host memory; linears packed by a short measurement at load, once per shape."""
+
+    def __init__(self, *, pack: bool = True) -> None:
+        self.kernels = CpuKernels()
+        self._pack = pack
+        self._packers: dict[tuple[int, int, torch.dtype], str] = {}
+
+    @property
+    def facts(self) -> DeviceFacts:
+        memory = self.memory_info()
+        return DeviceFacts(
+            kind="cpu",
+            name=_cpu_name(),
+            total_bytes=memory.total_bytes,
+            free_bytes=memory.free_bytes,
+            fast_dtypes=_fast_dtypes(),
+            num_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        )
+
+    def supports(self, capability: Capability) -> bool:
+        return capability is Capability.COLLECTIVES
+
+    def torch_device(self) -> str:
+        return "cpu"
+
+    def memory_info(self) -> MemoryInfo:
+        memory = read_host_memory()
+        return MemoryInfo(free_bytes=memory.available_bytes, total_bytes=memory.limit_bytes)
+
+    def empty_cache(self) -> None:
+        """Nothing is cached: the C allocator gives large blocks back at once."""
+
+    def allocate_kv(self, spec: KVCacheSpec) -> list[torch.Tensor]:
+        shape = (2, spec.num_kv_heads, spec.num_blocks, spec.block_size * spec.head_dim)
+        try:
+            return [torch.zeros(shape, dtype=getattr(torch, spec.dtype)) for _ in range(spec.num_layers)]
+        except (RuntimeError, MemoryError) as error:
+            raise self.classify_fault(error) or error from error
+
+    def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+        key = (weight.shape[0], weight.shape[1], weight.dtype)
+        if not self._pack:
+            return _plain(weight, bias)
+        if key not in self._packers:
+            self._packers[key] = _fastest(weight, bias)
+        return _FORMS[self._packers[key]](weight, bias)
+
+    def classify_fault(self, error: BaseException) -> DeviceFault | None:
+        text = str(error)
+        if isinstance(error, MemoryError) or "can't allocate memory" in text or "not enough memory" in text:
+            return DeviceOutOfMemory(f"host memory ran out: {text or 'MemoryError'}")
+        return None
+
+
+def _plain(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+    return lambda x: functional.linear(x, weight, bias)
+
+
+def _transposed(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+    stored = weight.t().contiguous()  # [in, out]
+    if bias is None:
+        return lambda x: torch.mm(x, stored)
+    return lambda x: torch.addmm(bias, x, stored)
+
+
+def _onednn(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+    # Private operators: looked up here, so that a torch without them raises AttributeError and the form is left out.
+    ops = torch.ops.mkldnn
+    packed = ops._reorder_linear_weight(weight.contiguous().to_mkldnn())
+    linear = ops._linear_pointwise
+    return lambda x: linear(x, packed, bias, "none", [], "")
+
+
+_FORMS: dict[str, Callable[[torch.Tensor, torch.Tensor | None], Linear]] = {
+    "plain": _plain,
+    "transposed": _transposed,
+    "onednn": _onednn,
+}
+
+
+def _fastest(weight: torch.Tensor, bias: torch.Tensor | None) -> str:
+    """Time each form on this shape; the score is the sum over batch sizes of time relative to the best form there."""
+    inputs = [torch.randn(size, weight.shape[1], dtype=weight.dtype) for size in _PROBE_BATCHES]
+    timings: dict[str, list[float]] = {}
+    for name, make in _FORMS.items():
+        try:
+            linear = make(weight, bias)
+            timings[name] = [_best_time(linear, x) for x in inputs]
+        except (AttributeError, RuntimeError, NotImplementedError):
+            continue
+    best = [min(times) for times in zip(*timings.values(), strict=True)]
+    return min(timings, key=lambda name: sum(time / floor for time, floor in zip(timings[name], best, strict=True)))
+
+
+def _best_time(linear: Linear, x: torch.Tensor) -> float:
+    linear(x)
+    times = []
+    for _ in range(_PROBE_REPEATS):
+        start = time.perf_counter()
+        linear(x)
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def _fast_dtypes() -> tuple[str, ...]:
+    """float32 always; bfloat16 too where the core multiplies it natively (AVX2 and plain AVX-512 upconvert: 5x slower)."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    flags = _cpu_flags()
+    if capability.startswith("AVX512") and ("avx512_bf16" in flags or "amx_bf16" in flags):
+        return ("float32", "bfloat16")
+    return ("float32",)
+
+
+def _cpu_flags() -> frozenset[str]:
+    return frozenset(_cpuinfo("flags").split() + _cpuinfo("Features").split())
+
+
+def _cpu_name() -> str:
+    return _cpuinfo("model name") or platform.machine()
+
+
+def _cpuinfo(key: str) -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                name, _, value = line.partition(":")
+                if name.strip() == key:
+                    return value.strip()
+    except OSError:
+        pass
+    return ""

@@ -1,0 +1,101 @@
+"""
+The executable specification of every kernel, in plain torch on any device.
+
+Cache layout of a layer: [2, kv_heads, num_blocks, block_size * head_dim], K then V. Head-major, so that a gather of
+blocks copies long runs and attention needs no transpose (7x over a token-major cache with repeated heads on two cores).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from ascendd.device.base import AttentionContext, DecodeGroup, PrefillChunk
+
+
+class ReferenceKernels:
+    """See device.base.Kernels for each contract."""
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        return functional.rms_norm(x, (x.shape[-1],), weight, eps)
+
+    def add_rms_norm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        residual = residual.add_(x)
+        return self.rms_norm(residual, weight, eps), residual
+
+    def rope(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        half = x.shape[-1] // 2
+        rotated = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+        return x * cos + rotated * sin
+
+    def silu_and_mul(self, x: torch.Tensor) -> torch.Tensor:
+        gate, up = x.chunk(2, dim=-1)
+        return functional.silu(gate).mul_(up)
+
+    def store_kv(self, cache: torch.Tensor, key: torch.Tensor, value: torch.Tensor, slot_mapping: torch.Tensor) -> None:
+        # [2, kv_heads, slots, head_dim]: one block's slots follow each other, so slot = block x block_size + offset.
+        head_dim = key.shape[-1]
+        slots = cache.view(2, cache.shape[1], -1, head_dim)
+        slots[0].index_copy_(1, slot_mapping, key.transpose(0, 1).to(cache.dtype))
+        slots[1].index_copy_(1, slot_mapping, value.transpose(0, 1).to(cache.dtype))
+
+    def paged_attention(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cache: torch.Tensor, context: AttentionContext, scale: float
+    ) -> torch.Tensor:
+        out = torch.empty_like(query)
+        for group in context.decode_groups:
+            _attend_decode(out, query, cache, group, scale)
+        for chunk in context.prefill_chunks:
+            _attend_prefill(out, query, key, value, cache, chunk, scale)
+        return out
+
+    def greedy(self, logits: torch.Tensor) -> list[int]:
+        return [int(index) for index in logits.argmax(dim=-1).tolist()]
+
+
+def gather_blocks(cache: torch.Tensor, block_ids: torch.Tensor, head_dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return K and V of the blocks, each [kv_heads, len(block_ids) * block_size, head_dim], in the order of `block_ids`."""
+    kv_heads = cache.shape[1]
+    keys = cache[0].index_select(1, block_ids).view(kv_heads, -1, head_dim)
+    values = cache[1].index_select(1, block_ids).view(kv_heads, -1, head_dim)
+    return keys, values
+
+
+def _attend_decode(out: torch.Tensor, query: torch.Tensor, cache: torch.Tensor, group: DecodeGroup, scale: float) -> None:
+    num_rows, kv_heads = group.rows.shape[0], cache.shape[1]
+    num_heads, head_dim = query.shape[1:]
+    keys, values = gather_blocks(cache, group.block_table.flatten(), head_dim)
+    keys = keys.view(kv_heads, num_rows, -1, head_dim)
+    values = values.view(kv_heads, num_rows, -1, head_dim)
+    # The query heads of a group become query positions of their KV head: [kv_heads, rows, group, head_dim].
+    folded = query[group.rows].view(num_rows, kv_heads, num_heads // kv_heads, head_dim).transpose(0, 1)
+    attended = functional.scaled_dot_product_attention(
+        folded, keys.to(query.dtype), values.to(query.dtype), attn_mask=group.mask[None, :, None, :], scale=scale
+    )
+    out[group.rows] = attended.transpose(0, 1).reshape(num_rows, num_heads, head_dim)
+
+
+def _attend_prefill(
+    out: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cache: torch.Tensor, chunk: PrefillChunk, scale: float
+) -> None:
+    num_new = chunk.end - chunk.begin
+    num_heads, head_dim = query.shape[1:]
+    kv_heads = cache.shape[1]
+    q = query[chunk.begin : chunk.end].transpose(0, 1)  # [heads, new, head_dim]
+    if chunk.start == 0:
+        k = key[chunk.begin : chunk.end].transpose(0, 1)  # [kv_heads, new, head_dim]
+        v = value[chunk.begin : chunk.end].transpose(0, 1)
+        mask = None
+    else:
+        total = chunk.start + num_new
+        k, v = (kv[:, :total].to(query.dtype) for kv in gather_blocks(cache, chunk.block_ids, head_dim))
+        positions = torch.arange(chunk.start, total, device=query.device)
+        mask = torch.arange(total, device=query.device)[None, :] <= positions[:, None]  # [new, total]
+    if num_heads != kv_heads:
+        k, v = (kv.repeat_interleave(num_heads // kv_heads, dim=0) for kv in (k, v))
+    attended = functional.scaled_dot_product_attention(
+        q[None], k[None], v[None], attn_mask=mask, is_causal=mask is None and num_new > 1, scale=scale
+    )
+    out[chunk.begin : chunk.end] = attended[0].transpose(0, 1)

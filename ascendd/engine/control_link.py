@@ -1,0 +1,72 @@
+"""ControlLink: the engine's thread that talks to the supervisor while steps run."""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import threading
+
+from ascendd.engine.progress import StepProgress
+from ascendd.errors import PeerClosed
+from ascendd.ipc.channel import BlockingChannel
+from ascendd.ipc.messages import AttachPeer, ControlMessage, Shutdown, Stats
+from ascendd.telemetry.metrics import MetricStore
+
+HEARTBEAT_S = 1.0
+
+
+class ControlLink(threading.Thread):
+    """
+    Sends heartbeat and stats once a second; takes new data links and the order to end.
+
+    A step may hold the main thread for seconds, so this cannot live there: a heartbeat that says "step 7 has run for
+    90 s" is what tells a hang from a long prompt. `wake_fd` becomes readable when `links` or `ending` changed.
+    """
+
+    def __init__(self, channel: BlockingChannel[ControlMessage], progress: StepProgress) -> None:
+        super().__init__(name="control-link", daemon=True)
+        self._channel = channel
+        self._progress = progress
+        self.metrics: MetricStore | None = None
+        self.links: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
+        self.ending = threading.Event()
+        self.wake_fd, self._wake_write = os.pipe()
+        os.set_blocking(self.wake_fd, False)
+        os.set_blocking(self._wake_write, False)
+
+    def run(self) -> None:
+        """Serve the link until the supervisor ends it."""
+        try:
+            while True:
+                message = self._channel.recv(HEARTBEAT_S)
+                if message is None:
+                    self._report()
+                elif isinstance(message, AttachPeer):
+                    self.links.put(socket.socket(fileno=self._channel.take_fd()))
+                    self._wake()
+                elif isinstance(message, Shutdown):
+                    self.ending.set()
+                    self._wake()
+        except PeerClosed:
+            # The supervisor is gone; whatever the main thread does now serves nobody, and it may be deep in a step.
+            os._exit(0)
+
+    def clear_wake(self) -> None:
+        """Make `wake_fd` unreadable again."""
+        try:
+            while os.read(self.wake_fd, 4096):
+                pass
+        except BlockingIOError:
+            pass
+
+    def _report(self) -> None:
+        self._channel.send(self._progress.heartbeat())
+        if self.metrics is not None:
+            self._channel.send(Stats(self.metrics.samples()))
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._wake_write, b"x")
+        except BlockingIOError:
+            pass  # full, so readable already

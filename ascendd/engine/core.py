@@ -1,0 +1,208 @@
+"""
+EngineCore: schedule, execute, update. No sockets, no threads: messages in, messages out, so tests drive it directly.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from ascendd.config.resolve import EngineConfig
+from ascendd.engine.kv.kv_cache_manager import KVCacheManager
+from ascendd.engine.sched.output import ModelRunnerOutput, SchedulerOutput, TokenEvent
+from ascendd.engine.sched.scheduler import Scheduler
+from ascendd.engine.sequence import Sequence
+from ascendd.errors import AscenddError, ContextLengthExceeded, DeadlineExceeded, InvalidRequest
+from ascendd.ipc.messages import AddSequence, Fault, SamplingParams, SequenceFailed, StepOutput
+from ascendd.telemetry.metrics import ENGINE_METRICS, MetricStore
+
+# Prompt tokens in a step in which somebody decodes, as a share of the whole budget: bounds the pause between two tokens.
+DECODE_PREFILL_SHARE = 0.5
+
+
+class Runner(Protocol):
+    """What executes a step (runner.model_runner.ModelRunner)."""
+
+    vocab_size: int
+
+    def execute(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        """Compute the chunks and return a token for each that samples."""
+
+
+class EngineCore:
+    """The engine without its process: sequences come in, one StepOutput comes out of each step."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        runner: Runner,
+        eos_token_ids: tuple[int, ...],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config
+        self.metrics = MetricStore(ENGINE_METRICS)
+        self._runner = runner
+        self._eos_token_ids = frozenset(eos_token_ids)
+        self._clock = clock
+        self._kv = KVCacheManager(config.num_blocks, config.block_size, enable_prefix_caching=config.enable_prefix_caching)
+        self._scheduler = Scheduler(
+            self._kv,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            decode_prefill_tokens=max(config.block_size, int(config.max_num_batched_tokens * DECODE_PREFILL_SHARE)),
+        )
+        self._seed_root = config.seed
+        self._num_seeds = 0
+        self._counted_preemptions = self._counted_queries = self._counted_hits = 0
+        self.metrics.set("ascendd_engine_kv_blocks", config.num_blocks)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return self._scheduler.has_work
+
+    @property
+    def num_running(self) -> int:
+        """Sequences in the batch."""
+        return self._scheduler.num_running
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences waiting for a place."""
+        return self._scheduler.num_waiting
+
+    @property
+    def num_preemptions(self) -> int:
+        """Preemptions since the start."""
+        return self._scheduler.num_preemptions
+
+    def add(self, message: AddSequence) -> SequenceFailed | None:
+        """
+        Take a sequence in, or return why not; nothing that the API let through by mistake may end the process.
+        """
+        try:
+            self._check(message)
+        except AscenddError as error:
+            return SequenceFailed(message.seq_id, Fault.from_error(error))
+        self._scheduler.add(
+            Sequence(
+                seq_id=message.seq_id,
+                token_ids=list(message.prompt_token_ids),
+                params=message.params,
+                seed=self._new_seed() if message.params.seed is None else message.params.seed,
+                eos_token_ids=self._eos_token_ids,
+                request_id=message.request_id,
+                priority=message.priority,
+                deadline_s=message.deadline_s,
+                max_model_len=self.config.max_model_len,
+            )
+        )
+        self.metrics.inc("ascendd_engine_prompt_tokens_total", len(message.prompt_token_ids))
+        return None
+
+    def abort(self, seq_ids: list[int]) -> None:
+        """Forget sequences at once; their blocks are free when this returns. Unknown and finished ids are ignored."""
+        for seq_id in seq_ids:
+            self._scheduler.abort(seq_id)
+        self._refresh_gauges()
+
+    def abort_all(self) -> int:
+        """Forget every sequence, because the one who asked for them is gone; return their number."""
+        seq_ids = self._scheduler.seq_ids
+        self.abort(seq_ids)
+        return len(seq_ids)
+
+    def expire(self) -> list[SequenceFailed]:
+        """End the sequences whose deadline has passed."""
+        late = self._scheduler.expired(self._clock())
+        return [
+            SequenceFailed(
+                sequence.seq_id,
+                Fault.from_error(
+                    DeadlineExceeded(f"the deadline passed after {sequence.num_output_tokens} of {sequence.params.max_tokens} tokens")
+                ),
+            )
+            for sequence in late
+        ]
+
+    def step(self) -> StepOutput | None:
+        """Run one step and return what it produced, or None where it produced no token."""
+        started = self._clock()
+        output = self._scheduler.schedule()
+        events: list[TokenEvent] = []
+        if output.chunks:
+            events = self._scheduler.update_from_output(output, self._runner.execute(output))
+        self._observe(self._clock() - started, len(events))
+        if not events:
+            return None
+        return StepOutput(
+            seq_ids=[event.sequence.seq_id for event in events],
+            token_ids=[event.token_id for event in events],
+            finish=[int(event.finish) for event in events],
+            num_cached=[event.num_cached_tokens for event in events],
+        )
+
+    def warm_up(self) -> None:
+        """Run a prompt and two decodes through every layer, so that the first request pays for nothing."""
+        length = max(1, min(32, self.config.max_model_len - 3))
+        token_ids = [index % self._runner.vocab_size for index in range(length)]
+        self.add(AddSequence(-1, token_ids, SamplingParams(max_tokens=3, temperature=0.0, ignore_eos=True)))
+        while self.has_work:
+            self.step()
+        self._kv.pool.clear_published()
+        self.metrics = MetricStore(ENGINE_METRICS)
+        self.metrics.set("ascendd_engine_kv_blocks", self.config.num_blocks)
+        self._kv.num_prefix_queries = self._kv.num_prefix_hits = 0
+        self._counted_queries = self._counted_hits = 0
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError where the block accounts do not add up; run whenever the engine becomes idle."""
+        self._scheduler.check_integrity()
+
+    def _check(self, message: AddSequence) -> None:
+        length, limit = len(message.prompt_token_ids), self.config.max_model_len
+        if length == 0:
+            raise InvalidRequest("the prompt is empty", param="prompt")
+        if length >= limit:
+            raise ContextLengthExceeded(
+                f"the prompt has {length} tokens; the context of {limit} must hold it and at least one more",
+                openai_code="context_length_exceeded",
+                param="prompt",
+            )
+        vocab_size = self._runner.vocab_size
+        bad = next((token_id for token_id in message.prompt_token_ids if not 0 <= token_id < vocab_size), None)
+        if bad is not None:
+            raise InvalidRequest(f"prompt token id {bad} is out of vocabulary; ids go from 0 to {vocab_size - 1}", param="prompt")
+        bad = next((token_id for token_id in message.params.stop_token_ids if not 0 <= token_id < vocab_size), None)
+        if bad is not None:
+            raise InvalidRequest(
+                f"stop_token_ids has {bad}, out of vocabulary; ids go from 0 to {vocab_size - 1}", param="stop_token_ids"
+            )
+        if self._scheduler.knows(message.seq_id):
+            raise InvalidRequest(f"sequence id {message.seq_id} is in use")
+
+    def _new_seed(self) -> int:
+        if self._seed_root is None:
+            return secrets.randbits(64)
+        self._num_seeds += 1
+        return (self._seed_root * 1_000_003 + self._num_seeds) % 2**64
+
+    def _observe(self, duration_s: float, num_tokens: int) -> None:
+        metrics, scheduler, kv = self.metrics, self._scheduler, self._kv
+        metrics.inc("ascendd_engine_steps_total")
+        metrics.observe("ascendd_engine_step_duration_seconds", duration_s)
+        metrics.inc("ascendd_engine_generation_tokens_total", num_tokens)
+        metrics.inc("ascendd_engine_preemptions_total", scheduler.num_preemptions - self._counted_preemptions)
+        metrics.inc("ascendd_engine_prefix_cache_queries_total", kv.num_prefix_queries - self._counted_queries)
+        metrics.inc("ascendd_engine_prefix_cache_hits_total", kv.num_prefix_hits - self._counted_hits)
+        self._counted_preemptions = scheduler.num_preemptions
+        self._counted_queries, self._counted_hits = kv.num_prefix_queries, kv.num_prefix_hits
+        self._refresh_gauges()
+
+    def _refresh_gauges(self) -> None:
+        self.metrics.set("ascendd_engine_sequences_running", self._scheduler.num_running)
+        self.metrics.set("ascendd_engine_sequences_waiting", self._scheduler.num_waiting)
+        self.metrics.set("ascendd_engine_kv_blocks_used", self._kv.pool.num_used_blocks)
+        self.metrics.set("ascendd_engine_kv_usage_ratio", self._kv.usage)

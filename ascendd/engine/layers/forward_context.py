@@ -1,0 +1,24 @@
+"""ForwardContext: the only holder of what varies from step to step besides the tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ascendd.device.base import AttentionContext
+
+
+@dataclass(slots=True)
+class ForwardContext:
+    """
+    `cos`, `sin` [num_tokens, 1, head_dim]; `kv_caches` one tensor a layer; `sample_rows` [num_samples] int64.
+
+    Models compute logits only for `sample_rows` of the flat batch, since no other row's are used.
+    """
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+    kv_caches: list[torch.Tensor]
+    attention: AttentionContext
+    sample_rows: torch.Tensor

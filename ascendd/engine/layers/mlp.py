@@ -1,0 +1,20 @@
+"""The gated feed-forward block: down(silu(gate(x)) * up(x)) (Shazeer, 2020)."""
+
+from __future__ import annotations
+
+import torch
+
+from ascendd.engine.layers.weight_scope import WeightScope
+
+
+class GatedMLP:
+    """Gate and up are one projection; their product needs no extra memory."""
+
+    def __init__(self, scope: WeightScope) -> None:
+        self._kernels = scope.device.kernels
+        self._gate_up_proj = scope.linear("gate_up_proj")
+        self._down_proj = scope.linear("down_proj")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x [num_tokens, hidden] -> [num_tokens, hidden]."""
+        return self._down_proj(self._kernels.silu_and_mul(self._gate_up_proj(x)))

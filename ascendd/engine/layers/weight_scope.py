@@ -1,0 +1,60 @@
+"""WeightScope: the weights below one name, brought to dtype and device one tensor at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+import torch
+
+from ascendd.device.base import Device, Linear
+
+
+class WeightSource(Protocol):
+    """Where fused tensors of one rank come from (artefact.rank_weights.RankWeights)."""
+
+    @property
+    def names(self) -> Collection[str]:
+        """Fused names."""
+
+    def read(self, name: str) -> torch.Tensor:
+        """Return one tensor on the CPU in its stored dtype; it may be a view of the file."""
+
+
+class WeightScope:
+    """
+    Weights whose names begin with `prefix`.
+
+    `on_read` is told the bytes of each tensor taken, which is how loading shows progress. Peak memory is the model plus
+    one tensor, since every tensor is converted and packed before the next is read.
+    """
+
+    def __init__(
+        self, source: WeightSource, device: Device, dtype: torch.dtype, prefix: str = "", on_read: Callable[[str, int], None] | None = None
+    ) -> None:
+        self._source = source
+        self.device = device
+        self.dtype = dtype
+        self._prefix = prefix
+        self._on_read = on_read
+
+    def child(self, name: str) -> WeightScope:
+        """Return the scope below `name`."""
+        return WeightScope(self._source, self.device, self.dtype, f"{self._prefix}{name}.", self._on_read)
+
+    def has(self, name: str) -> bool:
+        """Whether a tensor of this name exists."""
+        return self._prefix + name in self._source.names
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """Return a tensor of its own (never a view of the file) in the engine's dtype on the device."""
+        stored = self._source.read(self._prefix + name)
+        if self._on_read is not None:
+            self._on_read(self._prefix + name, stored.numel() * stored.element_size())
+        tensor = stored.to(device=self.device.torch_device(), dtype=self.dtype)
+        return tensor.clone() if tensor.data_ptr() == stored.data_ptr() else tensor
+
+    def linear(self, name: str) -> Linear:
+        """Return the projection `name`, with its bias where there is one, packed for the device."""
+        bias = self.tensor(f"{name}.bias") if self.has(f"{name}.bias") else None
+        return self.device.pack_linear(self.tensor(f"{name}.weight"), bias)

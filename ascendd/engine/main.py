@@ -1,0 +1,200 @@
+"""The engine process: load, report ready, then step while there is work and sleep while there is none."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import select
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ascendd.config.model_facts import ModelFacts, read_model_facts
+from ascendd.config.resolve import EngineConfig, resolve
+from ascendd.config.schema import InstanceConfig
+from ascendd.engine.control_link import ControlLink
+from ascendd.engine.core import EngineCore
+from ascendd.engine.progress import StepProgress
+from ascendd.errors import ModelUnsupported, PeerClosed
+from ascendd.ipc.channel import BlockingChannel
+from ascendd.ipc.child import ChildArguments, receive_config, run_role
+from ascendd.ipc.messages import (
+    AbortSequences,
+    AddSequence,
+    ControlMessage,
+    DataMessage,
+    EngineHello,
+    Progress,
+    Ready,
+    Role,
+    SequenceFailed,
+)
+from ascendd.telemetry import log
+
+# Load progress goes out at most this often; each report extends systemd's start timeout.
+_PROGRESS_EVERY_S = 0.25
+_POLL_IDLE_MS = 1000
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the engine role and return its exit status."""
+    faulthandler.enable()  # SIGABRT from the supervisor, on a hang, writes every thread's stack
+    return run_role(Role.ENGINE, argv, _body)
+
+
+def _body(_arguments: ChildArguments, channel: BlockingChannel[ControlMessage]) -> int:
+    config, episode = receive_config(channel, Role.ENGINE)
+    name = config.model.name or Path(config.model.path).name
+    log.configure(config.log, instance=name, role=Role.ENGINE.value)
+    logger = log.get_logger("engine")
+    progress = StepProgress()
+    link = ControlLink(channel, progress)
+    link.start()
+    engine_config, facts, core = load(config, channel)
+    link.metrics = core.metrics
+    gc.collect()
+    gc.freeze()  # the model's objects live as long as the process; no collection need look at them again
+    logger.info(
+        "engine.ready", episode=episode, dtype=engine_config.dtype, dtype_origin=engine_config.origins["dtype"],
+        num_blocks=engine_config.num_blocks, block_size=engine_config.block_size, max_model_len=engine_config.max_model_len,
+        num_threads=engine_config.num_threads,
+    )  # fmt: skip
+    channel.send(
+        Ready(
+            {
+                "device": engine_config.device,
+                "dtype": engine_config.dtype,
+                "num_blocks": engine_config.num_blocks,
+                "block_size": engine_config.block_size,
+                "max_model_len": engine_config.max_model_len,
+            }
+        )
+    )
+    EngineLoop(core, engine_config, facts, link, progress).run()
+    return 0
+
+
+def load(config: InstanceConfig, channel: BlockingChannel[ControlMessage]) -> tuple[EngineConfig, ModelFacts, EngineCore]:
+    """Build the core from a written configuration, reporting progress over `channel`."""
+    import torch
+
+    from ascendd.device.detect import make_device
+    from ascendd.engine.runner.model_runner import ModelRunner
+
+    channel.send(Progress("reading the model", 0.0))
+    facts = read_model_facts(Path(config.model.path))
+    world_size = config.parallel.tensor_parallel_size * config.parallel.pipeline_parallel_size
+    if world_size != 1:
+        raise ModelUnsupported(
+            f"this version runs one rank; tensor x pipeline parallel size is {world_size}",
+            remedy="Set tensor_parallel_size and pipeline_parallel_size to 1.",
+        )
+    device = make_device(config.engine.device)
+    engine_config = resolve(config, facts, device.facts)
+    torch.set_num_threads(engine_config.num_threads)
+    torch.set_num_interop_threads(1)
+    last = 0.0
+
+    def report(fraction: float) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= _PROGRESS_EVERY_S or fraction >= 1.0:
+            last = now
+            channel.send(Progress("loading", 0.95 * fraction))
+
+    runner = ModelRunner(engine_config, facts, device, report)
+    core = EngineCore(engine_config, runner, facts.eos_token_ids)
+    channel.send(Progress("warming up", 0.97))
+    core.warm_up()
+    return engine_config, facts, core
+
+
+class EngineLoop:
+    """Drains the data link between steps; waits on it while there is nothing to do."""
+
+    def __init__(
+        self, core: EngineCore, config: EngineConfig, facts: ModelFacts, link: ControlLink, progress: StepProgress
+    ) -> None:
+        self._core = core
+        self._hello = EngineHello(
+            model_name=config.model_name,
+            max_model_len=config.max_model_len,
+            vocab_size=facts.vocab_size,
+            eos_token_ids=facts.eos_token_ids,
+            num_blocks=config.num_blocks,
+            block_size=config.block_size,
+            max_num_seqs=config.max_num_seqs,
+        )
+        self._link = link
+        self._progress = progress
+        self._data: BlockingChannel[DataMessage] | None = None
+        self._logger = log.get_logger("engine")
+
+    def run(self) -> None:
+        """Step until the supervisor says to end."""
+        while not self._link.ending.is_set():
+            if not self._core.has_work:
+                self._core.check_integrity()
+                self._wait()
+            self._take_link()
+            self._receive()
+            if self._core.has_work:
+                self._step()
+
+    def _wait(self) -> None:
+        poller = select.poll()
+        poller.register(self._link.wake_fd, select.POLLIN)
+        if self._data is not None:
+            poller.register(self._data.fileno(), select.POLLIN)
+        poller.poll(_POLL_IDLE_MS)
+        self._link.clear_wake()
+
+    def _take_link(self) -> None:
+        while not self._link.links.empty():
+            self._drop_link("replaced")
+            self._data = BlockingChannel(self._link.links.get(), DataMessage)
+            self._send(self._hello)
+
+    def _drop_link(self, why: str) -> None:
+        """Close the data link; whoever asked for the open sequences is gone, weights and prefix cache stay."""
+        if self._data is None:
+            return
+        self._data.close()
+        self._data = None
+        self._logger.info("engine.data_link_closed", why=why, num_aborted=self._core.abort_all())
+
+    def _receive(self) -> None:
+        if self._data is None:
+            return
+        try:
+            for message in self._data.drain():
+                if isinstance(message, AddSequence):
+                    failed = self._core.add(message)
+                    if failed is not None:
+                        self._send(failed)
+                elif isinstance(message, AbortSequences):
+                    self._core.abort(message.seq_ids)
+        except PeerClosed:
+            self._drop_link("peer closed")
+
+    def _step(self) -> None:
+        for failed in self._core.expire():
+            self._send(failed)
+        self._progress.begin()
+        output = self._core.step()
+        self._progress.end(self._core.num_running, self._core.num_waiting)
+        if output is not None:
+            self._send(output)
+
+    def _send(self, message: EngineHello | SequenceFailed | object) -> None:
+        if self._data is None:
+            return
+        try:
+            self._data.send(message)  # type: ignore[arg-type]
+        except PeerClosed:
+            self._drop_link("peer closed")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

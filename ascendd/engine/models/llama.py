@@ -1,0 +1,57 @@
+"""Llama (Touvron et al., 2023): pre-norm decoder layers of grouped-query attention and a gated MLP."""
+
+from __future__ import annotations
+
+import torch
+
+from ascendd.config.model_facts import ModelFacts
+from ascendd.engine.layers.attention import Attention
+from ascendd.engine.layers.embedding import LMHead, TokenEmbedding
+from ascendd.engine.layers.forward_context import ForwardContext
+from ascendd.engine.layers.mlp import GatedMLP
+from ascendd.engine.layers.norm import RMSNorm
+from ascendd.engine.layers.weight_scope import WeightScope
+
+
+class LlamaDecoderLayer:
+    """Attention and MLP, each behind a norm; the residual travels beside x so that its addition fuses into the norm."""
+
+    def __init__(self, scope: WeightScope, facts: ModelFacts, layer_index: int) -> None:
+        self._input_norm = RMSNorm(scope, "input_layernorm", facts.rms_norm_eps)
+        self._attention = Attention(scope.child("self_attn"), facts, layer_index)
+        self._post_norm = RMSNorm(scope, "post_attention_layernorm", facts.rms_norm_eps)
+        self._mlp = GatedMLP(scope.child("mlp"))
+
+    def forward(
+        self, x: torch.Tensor, residual: torch.Tensor | None, context: ForwardContext
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (output, residual), each [num_tokens, hidden]."""
+        x, residual = self._input_norm.forward(x, residual)
+        x = self._attention.forward(x, context)
+        x, residual = self._post_norm.forward(x, residual)
+        return self._mlp.forward(x), residual
+
+
+class LlamaForCausalLM:
+    """The whole model: embed, layers, norm, head."""
+
+    def __init__(self, scope: WeightScope, facts: ModelFacts) -> None:
+        body = scope.child("model")
+        self._vocab_size = facts.vocab_size
+        self._embedding = TokenEmbedding(body)
+        self._layers = [LlamaDecoderLayer(body.child(f"layers.{index}"), facts, index) for index in range(facts.num_layers)]
+        self._norm = RMSNorm(body, "norm", facts.rms_norm_eps)
+        self._head = LMHead(scope, facts, self._embedding)
+
+    def forward(self, token_ids: torch.Tensor, context: ForwardContext) -> torch.Tensor:
+        """token_ids [num_tokens] -> logits [num_samples, vocab] of the context's sample rows."""
+        x, residual = self._embedding.forward(token_ids), None
+        for layer in self._layers:
+            x, residual = layer.forward(x, residual, context)
+        if context.sample_rows.shape[0] == 0:
+            return x.new_empty((0, self._vocab_size), dtype=torch.float32)
+        if context.sample_rows.shape[0] != x.shape[0]:
+            x = x.index_select(0, context.sample_rows)
+            residual = None if residual is None else residual.index_select(0, context.sample_rows)
+        hidden, _ = self._norm.forward(x, residual)
+        return self._head.forward(hidden)

@@ -1,0 +1,133 @@
+"""InputBatch: block tables of the running sequences in one numpy array, kept between steps; only deltas are written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ascendd.device.base import AttentionContext, DecodeGroup, PrefillChunk
+from ascendd.engine.sched.output import ScheduledChunk
+from ascendd.engine.sequence import Sequence, SequenceStatus
+
+# Rows of a decode group are padded to the longest of them; a row this much shorter opens a group of its own.
+_MAX_PADDING = 0.25
+# Below this many blocks padding costs less than another attention call.
+_SMALL_NUM_BLOCKS = 8
+
+
+@dataclass(slots=True)
+class _Row:
+    sequence: Sequence
+    num_blocks: int
+    num_preemptions: int
+
+
+@dataclass(slots=True)
+class StepInputs:
+    """Tensors of one step on the CPU: `token_ids`, `positions`, `sample_rows` int64, and the attention context."""
+
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    sample_rows: torch.Tensor
+    attention: AttentionContext
+
+
+class InputBatch:
+    """Maps sequences to rows of the block table. A row is reused once its sequence ended or was preempted."""
+
+    def __init__(self, max_num_seqs: int, max_blocks_per_seq: int, block_size: int) -> None:
+        self._block_size = block_size
+        self._table = np.zeros((max_num_seqs, max_blocks_per_seq), dtype=np.int64)
+        self._rows: dict[int, _Row] = {}
+        self._row_of: dict[int, int] = {}
+        self._free_rows = list(range(max_num_seqs - 1, -1, -1))
+
+    def prepare(self, chunks: list[ScheduledChunk]) -> StepInputs:
+        """
+        Build the inputs of a step; decodes stand first in `chunks`.
+
+        Returns tensors that own their memory for this step only.
+        """
+        self._release_stale()
+        rows = np.fromiter((self._row(chunk.sequence) for chunk in chunks), dtype=np.int64, count=len(chunks))
+        starts = np.fromiter((chunk.start for chunk in chunks), dtype=np.int64, count=len(chunks))
+        counts = np.fromiter((chunk.num_tokens for chunk in chunks), dtype=np.int64, count=len(chunks))
+        ends = np.cumsum(counts)
+        begins = ends - counts
+
+        num_tokens = int(ends[-1])
+        row_of_token = np.repeat(rows, counts)
+        positions = np.arange(num_tokens, dtype=np.int64) + np.repeat(starts - begins, counts)
+        slots = self._table[row_of_token, positions // self._block_size] * self._block_size + positions % self._block_size
+        token_ids = np.empty(num_tokens, dtype=np.int64)
+        for chunk, begin, end in zip(chunks, begins.tolist(), ends.tolist(), strict=True):
+            token_ids[begin:end] = chunk.sequence.token_ids[chunk.start : chunk.start + chunk.num_tokens]
+        samples = np.fromiter((chunk.samples for chunk in chunks), dtype=bool, count=len(chunks))
+
+        num_decodes = sum(1 for chunk in chunks if chunk.num_tokens == 1 and chunk.start > 0)
+        is_decode = (counts == 1) & (starts > 0)
+        attention = AttentionContext(
+            slot_mapping=torch.from_numpy(slots),
+            decode_groups=self._decode_groups(rows[is_decode], starts[is_decode] + 1, begins[is_decode]) if num_decodes else [],
+            prefill_chunks=[
+                PrefillChunk(
+                    int(begins[i]),
+                    int(ends[i]),
+                    int(starts[i]),
+                    torch.from_numpy(self._table[rows[i], : -(-int(starts[i] + counts[i]) // self._block_size)].copy()),
+                )
+                for i in np.flatnonzero(~is_decode)
+            ],
+        )
+        return StepInputs(
+            torch.from_numpy(token_ids), torch.from_numpy(positions), torch.from_numpy((ends - 1)[samples]), attention
+        )
+
+    def _decode_groups(self, rows: np.ndarray, lengths: np.ndarray, token_rows: np.ndarray) -> list[DecodeGroup]:
+        """Group rows of similar length, longest first; lengths in tokens, the new one included."""
+        num_blocks = -(-lengths // self._block_size)
+        order = np.argsort(-num_blocks, kind="stable")
+        groups: list[DecodeGroup] = []
+        begin = 0
+        while begin < len(order):
+            longest = int(num_blocks[order[begin]])
+            shortest = 0 if longest <= _SMALL_NUM_BLOCKS else longest * (1 - _MAX_PADDING)
+            end = begin + 1
+            while end < len(order) and num_blocks[order[end]] >= shortest:
+                end += 1
+            members = order[begin:end]
+            slots = np.arange(longest * self._block_size)
+            groups.append(
+                DecodeGroup(
+                    rows=torch.from_numpy(token_rows[members]),
+                    block_table=torch.from_numpy(self._table[rows[members], :longest]),
+                    mask=torch.from_numpy(slots[None, :] < lengths[members][:, None]),
+                )
+            )
+            begin = end
+        return groups
+
+    def _row(self, sequence: Sequence) -> int:
+        row = self._row_of.get(sequence.seq_id)
+        if row is None:
+            row = self._free_rows.pop()
+            self._row_of[sequence.seq_id] = row
+            self._rows[row] = _Row(sequence, 0, sequence.num_preemptions)
+        state = self._rows[row]
+        if state.num_blocks != len(sequence.block_ids):
+            new = sequence.block_ids[state.num_blocks :]
+            self._table[row, state.num_blocks : state.num_blocks + len(new)] = new
+            state.num_blocks += len(new)
+        return row
+
+    def _release_stale(self) -> None:
+        for row, state in list(self._rows.items()):
+            sequence = state.sequence
+            if sequence.status is not SequenceStatus.RUNNING or sequence.num_preemptions != state.num_preemptions:
+                # The null block everywhere: padding of a shorter neighbour must never point at another's block.
+                self._table[row, : state.num_blocks] = 0
+                del self._rows[row]
+                del self._row_of[sequence.seq_id]
+                self._free_rows.append(row)

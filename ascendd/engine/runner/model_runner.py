@@ -1,0 +1,87 @@
+"""ModelRunner: executes one SchedulerOutput on the injected Device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from ascendd.artefact.rank_weights import open_rank_weights
+from ascendd.config.model_facts import ModelFacts
+from ascendd.config.plan import kv_heads_per_rank
+from ascendd.config.resolve import EngineConfig
+from ascendd.device.base import Device, KVCacheSpec
+from ascendd.engine.layers.forward_context import ForwardContext
+from ascendd.engine.layers.rotary import RotaryTable
+from ascendd.engine.layers.weight_scope import WeightScope
+from ascendd.engine.models.registry import build_model
+from ascendd.engine.runner.input_batch import InputBatch
+from ascendd.engine.runner.sampler import Sampler
+from ascendd.engine.sched.output import ModelRunnerOutput, SchedulerOutput
+from ascendd.errors import AscenddError
+
+
+class ModelRunner:
+    """Owns the weights, the KV tensors and the persistent batch of one rank."""
+
+    def __init__(
+        self, config: EngineConfig, facts: ModelFacts, device: Device, on_progress: Callable[[float], None] | None = None
+    ) -> None:
+        self._config = config
+        self._facts = facts
+        self._device = device
+        self.vocab_size = facts.vocab_size
+        dtype = getattr(torch, config.dtype)
+        with open_rank_weights(Path(config.model_path), facts) as weights:
+            done = 0
+
+            def count(_name: str, num_bytes: int) -> None:
+                nonlocal done
+                done += num_bytes
+                if on_progress is not None:
+                    on_progress(min(1.0, done / max(1, weights.total_bytes)))
+
+            self._model = build_model(WeightScope(weights, device, dtype, on_read=count), facts)
+        self._rotary = RotaryTable(facts, config.max_model_len, dtype, device.torch_device())
+        self._kv_caches = device.allocate_kv(
+            KVCacheSpec(
+                num_layers=facts.num_layers,
+                num_kv_heads=kv_heads_per_rank(facts, config.tensor_parallel_size),
+                head_dim=facts.head_dim,
+                block_size=config.block_size,
+                num_blocks=config.num_blocks + 1,  # the null block
+                dtype=config.kv_cache_dtype,
+            )
+        )
+        self._batch = InputBatch(config.max_num_seqs, -(-config.max_model_len // config.block_size), config.block_size)
+        self._sampler = Sampler(device.kernels)
+
+    @torch.inference_mode()
+    def execute(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        """
+        Compute the chunks and draw a token for each that samples.
+
+        Raises the device's typed fault (DeviceOutOfMemory, ...) where the error is one of the device's.
+        """
+        try:
+            logits = self._forward(output)
+            return ModelRunnerOutput(self._sampler.sample(logits, [chunk.sequence for chunk in output.sampling_chunks]))
+        except AscenddError:
+            raise
+        except (RuntimeError, MemoryError) as error:
+            fault = self._device.classify_fault(error)
+            if fault is None:
+                raise
+            raise fault from error
+
+    @torch.inference_mode()
+    def logits(self, output: SchedulerOutput) -> torch.Tensor:
+        """Return logits [num_samples, vocab] of a step without sampling, for comparison with a reference."""
+        return self._forward(output)
+
+    def _forward(self, output: SchedulerOutput) -> torch.Tensor:
+        inputs = self._batch.prepare(output.chunks)
+        cos, sin = self._rotary.rows(inputs.positions)
+        context = ForwardContext(cos, sin, self._kv_caches, inputs.attention, inputs.sample_rows)
+        return self._model.forward(inputs.token_ids, context)

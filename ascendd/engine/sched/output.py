@@ -1,0 +1,58 @@
+"""What the scheduler asks of a step, and what a step gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ascendd.engine.sequence import Sequence
+from ascendd.ipc.messages import FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledChunk:
+    """Tokens [start, start + num_tokens) of `sequence` are computed; `samples` when the last of them is its newest token."""
+
+    sequence: Sequence
+    start: int
+    num_tokens: int
+
+    @property
+    def samples(self) -> bool:
+        """Whether a token is drawn from the chunk's last position."""
+        return self.start + self.num_tokens == self.sequence.num_tokens
+
+
+@dataclass(slots=True)
+class SchedulerOutput:
+    """One step: decodes (one token each) first, then prefill chunks."""
+
+    step_seq: int
+    chunks: list[ScheduledChunk] = field(default_factory=list)
+    num_preempted: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed in this step."""
+        return sum(chunk.num_tokens for chunk in self.chunks)
+
+    @property
+    def sampling_chunks(self) -> list[ScheduledChunk]:
+        """The chunks that draw a token, in order."""
+        return [chunk for chunk in self.chunks if chunk.samples]
+
+
+@dataclass(slots=True)
+class ModelRunnerOutput:
+    """One token id for each of `SchedulerOutput.sampling_chunks`, in their order."""
+
+    token_ids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """A sequence has a new token; `finish` is RUNNING unless it ended with it."""
+
+    sequence: Sequence
+    token_id: int
+    finish: FinishReason
+    num_cached_tokens: int
