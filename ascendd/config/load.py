@@ -46,7 +46,8 @@ def convert(raw: Any, origin: str = "configuration") -> InstanceConfig:
     problems = list(_shape_problems(raw, InstanceConfig, "$"))
     if problems:
         raise invalid(origin, problems)
-    config = msgspec.convert(raw, InstanceConfig)
+    # `engine:` with nothing below it is an empty section.
+    config = msgspec.convert({key: {} if value is None else value for key, value in raw.items()}, InstanceConfig)
     problems = validate(config)
     if problems:
         raise invalid(origin, problems)

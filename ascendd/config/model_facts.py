@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -18,19 +18,22 @@ from ascendd.errors import ModelNotFound, ModelUnsupported, WeightsCorrupt
 SUPPORTED_ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM")
 
 
+Size = Annotated[int, msgspec.Meta(ge=1)]
+
+
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes and constants of one decoder-only model. All sizes are of the whole model, not of a rank."""
 
     architecture: str
     model_type: str
-    num_layers: int
-    hidden_size: int
-    intermediate_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    vocab_size: int
-    max_position_embeddings: int
+    num_layers: Size
+    hidden_size: Size
+    intermediate_size: Size
+    num_heads: Size
+    num_kv_heads: Size
+    head_dim: Size
+    vocab_size: Size
+    max_position_embeddings: Size
     rms_norm_eps: float
     rope_theta: float
     rope_scaling: dict[str, Any] | None
@@ -115,7 +118,7 @@ def facts_from_config(
         raise ModelUnsupported(f"{origin}: activation {activation} is not supported; supported: silu")
     try:
         return _facts(architecture, config, generation or {})
-    except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
+    except (KeyError, TypeError, ValueError, ZeroDivisionError, msgspec.ValidationError) as error:
         reason = f"key {error} is missing" if isinstance(error, KeyError) else str(error)
         raise WeightsCorrupt(f"{origin}: {reason}") from error
 
