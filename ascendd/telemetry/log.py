@@ -21,6 +21,8 @@ from ascendd.config.schema import LogSection
 _SECRET_KEYS = frozenset({"api_key", "api_keys", "apikey", "authorization", "password", "secret", "bearer"})
 _SECRET_TEXT = re.compile(r"(?i)\b(bearer\s+|sk-)[\w.~+/=-]{4,}")
 HIDDEN = "[hidden]"
+# Set by the supervisor for its children: a label for their lines, no switch.
+INSTANCE_VARIABLE = "ASCENDD_INSTANCE"
 
 # Priorities of syslog(3), as sd-daemon(3) writes them before a line.
 _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
@@ -29,16 +31,22 @@ EventDict = MutableMapping[str, Any]
 
 
 def configure(
-    section: LogSection, *, instance: str, role: str, rank: int | None = None, stream: TextIO | None = None
+    section: LogSection,
+    *,
+    role: str,
+    instance: str | None = None,
+    rank: int | None = None,
+    stream: TextIO | None = None,
 ) -> None:
     """
     Set up logging of this process once; a later call replaces the earlier one.
 
     `stream` is standard error unless a test gives another. `instance`, `role` and `rank` are on every line of every
-    thread.
+    thread; the instance's name is by default the one that the supervisor gave its children.
     """
     out = sys.stderr if stream is None else stream
-    fields: dict[str, Any] = {"instance": instance, "role": role}
+    name = os.environ.get(INSTANCE_VARIABLE, "") if instance is None else instance
+    fields: dict[str, Any] = {"instance": name, "role": role}
     if rank is not None:
         fields["rank"] = rank
 

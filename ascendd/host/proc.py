@@ -1,0 +1,80 @@
+"""Facts about running processes, through psutil."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from dataclasses import dataclass
+
+import psutil
+
+
+@dataclass(frozen=True)
+class ProcessUsage:
+    """What a process and all its descendants use."""
+
+    rss_bytes: int
+    cpu_s: float
+    num_processes: int
+
+
+def usage(pid: int) -> ProcessUsage | None:
+    """Return what `pid` and its descendants use now, or None where it is gone."""
+    try:
+        root = psutil.Process(pid)
+        members = [root, *root.children(recursive=True)]
+    except psutil.Error:
+        return None
+    rss_bytes, cpu_s, count = 0, 0.0, 0
+    for process in members:
+        with contextlib.suppress(psutil.Error), process.oneshot():
+            times = process.cpu_times()
+            rss_bytes += process.memory_info().rss
+            cpu_s += times.user + times.system
+            count += 1
+    return ProcessUsage(rss_bytes, cpu_s, count) if count else None
+
+
+def own_usage(pid: int) -> ProcessUsage | None:
+    """Return what `pid` alone uses now, or None where it is gone."""
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            times = process.cpu_times()
+            return ProcessUsage(process.memory_info().rss, times.user + times.system, 1)
+    except psutil.Error:
+        return None
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the process ids below `pid`, nearest first; empty where it is gone."""
+    try:
+        return [process.pid for process in psutil.Process(pid).children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def port_holder(port: int) -> str | None:
+    """Return `name (pid N)` of the process that listens on TCP `port`, or None where that cannot be seen."""
+    try:
+        connections = psutil.net_connections(kind="tcp")
+    except (psutil.Error, OSError):
+        return None
+    for connection in connections:
+        if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
+            if connection.pid is None:
+                return None
+            with contextlib.suppress(psutil.Error):
+                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
+            return f"pid {connection.pid}"
+    return None
+
+
+def signal_group(pid: int, number: signal.Signals) -> bool:
+    """Send `number` to the process group that `pid` leads; False where nothing is left of it."""
+    try:
+        os.killpg(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True

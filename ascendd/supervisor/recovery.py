@@ -1,0 +1,115 @@
+"""What the end of a child means and what is done about it. Pure maps, no effects."""
+
+from __future__ import annotations
+
+import enum
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ascendd.errors import AscenddError, ExitCode, RestartsExhausted
+from ascendd.ipc.messages import Fault, Role
+from ascendd.supervisor.restart import PERMANENT_EXIT_CODES, GiveUp, RestartIn, RestartPolicy
+
+
+class Cause(enum.Enum):
+    """Why a child ended."""
+
+    ASKED = "asked"  # it was told to leave
+    LEFT = "left"  # exit status 0 though nobody asked
+    HUNG = "hung"  # the supervisor killed it because it made no progress
+    FAULT = "fault"  # it named an error before it ended
+    KILLED = "killed"  # a signal from outside
+    CRASHED = "crashed"  # a signal of its own making, such as a segmentation fault
+    STATUS = "status"  # an exit status without a word
+
+
+class Action(enum.Enum):
+    """What the supervisor does next."""
+
+    NOTHING = "nothing"
+    RESTART = "restart"
+    FAIL_INSTANCE = "fail_instance"
+
+
+@dataclass(frozen=True)
+class ChildExit:
+    """The end of one process; `status` is its exit status, negative for a signal."""
+
+    role: Role
+    status: int
+    fault: Fault | None = None
+    asked: bool = False
+    hung: bool = False
+
+    @property
+    def cause(self) -> Cause:
+        """Why it ended."""
+        if self.asked:
+            return Cause.ASKED
+        if self.hung:
+            return Cause.HUNG
+        if self.fault is not None:
+            return Cause.FAULT
+        if self.status < 0:
+            outside = -self.status in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+            return Cause.KILLED if outside else Cause.CRASHED
+        return Cause.LEFT if self.status == 0 else Cause.STATUS
+
+    def describe(self) -> str:
+        """Return one clause for people, such as `engine was killed by SIGKILL; perhaps the host ran out of memory`."""
+        who = self.role.value
+        if self.cause is Cause.HUNG:
+            return f"{who} made no progress and was killed"
+        if self.fault is not None:
+            return f"{who} failed with {self.fault.code}: {self.fault.message}"
+        if self.status < 0:
+            name = _signal_name(-self.status)
+            hint = "; perhaps the host ran out of memory" if -self.status == signal.SIGKILL else ""
+            return f"{who} was killed by {name}{hint}"
+        return f"{who} exited with status {self.status}"
+
+
+@dataclass(frozen=True)
+class Reaction:
+    """What follows from the end of a child: an action, its delay, and for a failed instance the error to end with."""
+
+    action: Action
+    delay_s: float = 0.0
+    num_failures: int = 0
+    error: AscenddError | None = None
+
+
+def react(end: ChildExit, policy: RestartPolicy, now_s: float, random: Callable[[], float]) -> Reaction:
+    """Decide what follows from `end`; `policy` is the one of that child and remembers it."""
+    if end.cause is Cause.ASKED:
+        return Reaction(Action.NOTHING)
+    match policy.on_failure(end.status, now_s, random):
+        case RestartIn(delay_s, num_failures):
+            return Reaction(Action.RESTART, delay_s, num_failures)
+        case GiveUp(reason):
+            return Reaction(Action.FAIL_INSTANCE, error=_final_error(end, reason))
+
+
+def exit_code_of(error: AscenddError) -> int:
+    """Return the exit status of a daemon that ends because of `error`."""
+    code = error.facts.get("exit_status")
+    return int(code) if code in PERMANENT_EXIT_CODES else int(error.exit_code)
+
+
+def _final_error(end: ChildExit, reason: str) -> AscenddError:
+    if end.status in PERMANENT_EXIT_CODES:
+        if end.fault is not None and end.fault.to_error().exit_code == end.status:
+            return end.fault.to_error()
+        return AscenddError(end.describe(), exit_status=end.status)
+    remedy = end.fault.remedy if end.fault is not None and end.fault.remedy else None
+    error = RestartsExhausted(f"{end.describe()}; {reason}", remedy=remedy)
+    assert error.exit_code is ExitCode.ENGINE
+    return error
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,124 @@
+"""ChildSpec: what a child process is started with. One table holds every environment variable the daemon sets."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ascendd.config.schema import InstanceConfig
+from ascendd.host.systemd import ENVIRONMENT as SYSTEMD_ENVIRONMENT
+from ascendd.ipc.messages import Role
+from ascendd.telemetry.log import INSTANCE_VARIABLE
+
+# Set for every child. TORCH_DEVICE_BACKEND_AUTOLOAD=0: torch must not import vendor packages unasked.
+_EVERY_CHILD = {
+    "PYTHONFAULTHANDLER": "1",  # SIGABRT from the health monitor dumps all stacks
+    "PYTHONSAFEPATH": "1",  # modules of the working directory never shadow ours
+    "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+    # OpenMP teams that spin while idle starve the other processes of a small machine.
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "GOMP_SPINCOUNT": "0",
+    "KMP_BLOCKTIME": "1",
+}
+_LIGHT_CHILD = {"OMP_NUM_THREADS": "1"}
+_API = {"TOKENIZERS_PARALLELISM": "false"}
+# Names and values as in vllm-ascend's optimization_and_tuning.md and the HCCL environment variable reference.
+_NPU_ENGINE = {
+    "TASK_QUEUE_ENABLE": "2",
+    "PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True",
+    "HCCL_CONNECT_TIMEOUT": "600",
+    "HCCL_EXEC_TIMEOUT": "600",
+    "HCCL_OP_EXPANSION_MODE": "AIV",
+}
+_SECRET_NAME = re.compile(r"(?i)(api_?key|token|secret|password|passwd|credentials?)$")
+
+# The engine leaves the processor to the API where both want it: a late step is a late token, a late API is an outage.
+ENGINE_NICE = 5
+
+
+@dataclass(frozen=True)
+class ChildSpec:
+    """
+    How one role is started; the descriptors are added to `argv` by the process launcher.
+
+    `listener` names the socket that it inherits. An `essential` child that cannot be restarted fails the instance.
+    """
+
+    role: Role
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    listener: str | None = None
+    essential: bool = True
+    loads_device: bool = False
+    reads_log: bool = False
+    nice: int = 0
+
+
+def device_kind(config: InstanceConfig, dev: Path = Path("/dev")) -> str:
+    """Return `cpu`, `npu` or `cuda` without asking a driver: as configured, else by the device nodes under `dev`."""
+    if config.engine.device != "auto":
+        return config.engine.device
+    if any(dev.glob("davinci[0-9]*")):
+        return "npu"
+    return "cuda" if any(dev.glob("nvidia[0-9]*")) else "cpu"
+
+
+def build_specs(
+    config: InstanceConfig, instance: str, *, kind: str, environ: Mapping[str, str], num_cores: int
+) -> dict[Role, ChildSpec]:
+    """Return the spec of every child that `config` asks for, in the order they are started."""
+    base = {**inherited_environment(environ), **_EVERY_CHILD, INSTANCE_VARIABLE: instance}
+
+    def argv(role: Role) -> tuple[str, ...]:
+        return (sys.executable, "-m", "ascendd", f"_{role.value}")
+
+    specs: dict[Role, ChildSpec] = {}
+    if config.log.file is not None:
+        specs[Role.LOGWRITER] = ChildSpec(
+            Role.LOGWRITER, argv(Role.LOGWRITER), base | _LIGHT_CHILD, essential=False, reads_log=True
+        )
+    if config.metrics.enabled:
+        specs[Role.METRICS] = ChildSpec(
+            Role.METRICS, argv(Role.METRICS), base | _LIGHT_CHILD, listener="metrics", essential=False
+        )
+    specs[Role.ENGINE] = ChildSpec(
+        Role.ENGINE,
+        argv(Role.ENGINE),
+        base | engine_environment(config, kind=kind, environ=environ, num_cores=num_cores),
+        loads_device=True,
+        nice=ENGINE_NICE,
+    )
+    specs[Role.API] = ChildSpec(Role.API, argv(Role.API), base | _LIGHT_CHILD | _API, listener="api")
+    return specs
+
+
+def engine_environment(
+    config: InstanceConfig, *, kind: str, environ: Mapping[str, str], num_cores: int
+) -> dict[str, str]:
+    """Return what only the engine gets; a vendor's variable that the unit sets keeps its value."""
+    world_size = config.parallel.tensor_parallel_size * config.parallel.pipeline_parallel_size
+    num_threads = config.engine.num_threads or max(1, num_cores // world_size)
+    env = {"OMP_NUM_THREADS": str(num_threads)}
+    if kind == "npu":
+        devices = config.parallel.devices or list(range(world_size))
+        env |= {name: environ.get(name, value) for name, value in _NPU_ENGINE.items()}
+        env["ASCEND_RT_VISIBLE_DEVICES"] = ",".join(map(str, devices))
+    return env
+
+
+def inherited_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what children take over: all but systemd's links to the supervisor and what looks like a secret."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in SYSTEMD_ENVIRONMENT and not _SECRET_NAME.search(name)
+    }
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,205 @@
+"""
+The `_logwriter` role: the only owner of `log.file`.
+
+Every process of the instance writes to one pipe, whose two ends the supervisor keeps: what is written while this
+process is being restarted waits in the pipe. Only whole lines reach the file, and a rotation happens between lines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ascendd.config.quantity import parse_bytes
+from ascendd.errors import HostError, PeerClosed, PermissionMissing
+from ascendd.ipc.channel import BlockingChannel
+from ascendd.ipc.child import ChildArguments, receive_config, run_role
+from ascendd.ipc.messages import ControlMessage, Heartbeat, Ready, Role, Shutdown
+
+_READ_BYTES = 64 * 1024
+_HEARTBEAT_S = 1.0
+_FILE_MODE = 0o640
+# A writer that never ends its line must not make this process grow.
+MAX_LINE_BYTES = 1024 * 1024
+
+
+class LineSplitter:
+    """Bytes as they come -> whole lines, without their ends. Pure."""
+
+    def __init__(self, max_line_bytes: int = MAX_LINE_BYTES) -> None:
+        self._partial = b""
+        self._max = max_line_bytes
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Add `data` and return the lines that are whole now; a line beyond the limit is cut into pieces."""
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        while len(self._partial) > self._max:
+            lines.append(self._partial[: self._max])
+            self._partial = self._partial[self._max :]
+        return lines
+
+    def rest(self) -> list[bytes]:
+        """Return what is left without a line end, at the end of everything."""
+        rest, self._partial = self._partial, b""
+        return [rest] if rest else []
+
+
+class RotatingLog:
+    """
+    Appends lines to a file that is rotated by size: FILE, FILE.1 ... FILE.<backups>.
+
+    A line that the disk does not take whole is taken back and counted; the next line that fits is preceded by the
+    count. Raises PermissionMissing where the file cannot be opened at the start.
+    """
+
+    def __init__(self, path: Path, max_bytes: int, backups: int) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+        self._backups = backups
+        self._fd = -1
+        self._size = 0
+        self.num_dropped = 0
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._open()
+        except OSError as error:
+            raise PermissionMissing(
+                f"log.file {path} cannot be opened: {error.strerror}",
+                remedy=f"Make {path.parent} writable for the service user, or choose another file.",
+                path=str(path),
+            ) from error
+
+    def write(self, line: bytes) -> None:
+        """Append one line; never raises for what the disk does."""
+        if self.num_dropped:
+            note = b'{"event":"log.lines_dropped","level":"error","role":"logwriter","count":%d}' % self.num_dropped
+            if not self._append(note):
+                self.num_dropped += 1
+                return
+            self.num_dropped = 0
+        if not self._append(line):
+            self.num_dropped += 1
+
+    def reopen(self) -> None:
+        """Open the file by its name again, after something else moved it."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; a later `write` opens it again."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _open(self) -> None:
+        self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        self._size = os.fstat(self._fd).st_size
+
+    def _append(self, line: bytes) -> bool:
+        data = line + b"\n"
+        try:
+            if self._fd < 0:
+                self._open()
+            if self._size and self._size + len(data) > self._max_bytes:
+                self._rotate()
+            num_written = os.write(self._fd, data)
+        except OSError:
+            num_written = 0
+        if num_written == len(data):
+            self._size += num_written
+            return True
+        if num_written:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self._size)
+        return False
+
+    def _rotate(self) -> None:
+        self.close()
+        for number in range(self._backups, 0, -1):
+            older = self._backup(number - 1)
+            if older.exists():
+                older.replace(self._backup(number))
+        if not self._backups:
+            os.truncate(self._path, 0)
+        self._open()
+
+    def _backup(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}") if number else self._path
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the log writer; it ends with the control link, after writing what is in the pipe."""
+    return run_role(Role.LOGWRITER, argv, _write)
+
+
+def _write(arguments: ChildArguments, channel: BlockingChannel[ControlMessage]) -> int:
+    reopen = _ReopenFlag()
+    config, _episode = receive_config(channel, Role.LOGWRITER)
+    if arguments.data_fd is None or config.log.file is None:
+        raise HostError("the log writer was started without a pipe or without log.file")
+    os.set_inheritable(arguments.data_fd, False)
+    target = RotatingLog(Path(config.log.file), parse_bytes(config.log.max_bytes), config.log.backups)
+    splitter = LineSplitter()
+    try:
+        channel.send(Ready({"file": config.log.file}))
+        _copy_until_told(arguments.data_fd, channel, reopen, splitter, target)
+    except PeerClosed:
+        pass
+    while select.select([arguments.data_fd], [], [], 0)[0]:
+        data = os.read(arguments.data_fd, _READ_BYTES)
+        if not data:
+            break
+        _write_lines(splitter.feed(data), target)
+    _write_lines(splitter.rest(), target)
+    target.close()
+    return 0
+
+
+def _copy_until_told(
+    fd: int,
+    channel: BlockingChannel[ControlMessage],
+    reopen: _ReopenFlag,
+    splitter: LineSplitter,
+    target: RotatingLog,
+) -> None:
+    """Copy lines until Shutdown, or until nobody can write to the pipe any more. Raises PeerClosed."""
+    due_s = time.monotonic()
+    while True:
+        now_s = time.monotonic()
+        if now_s >= due_s:
+            channel.send(Heartbeat(num_waiting=target.num_dropped))
+            due_s = now_s + _HEARTBEAT_S
+        readable = select.select([fd, channel.fileno(), reopen.fd], [], [], max(0.0, due_s - now_s))[0]
+        if reopen.fd in readable and reopen.take():
+            target.reopen()
+        if fd in readable:
+            data = os.read(fd, _READ_BYTES)
+            if not data:
+                return
+            _write_lines(splitter.feed(data), target)
+        if channel.fileno() in readable and any(isinstance(message, Shutdown) for message in channel.drain()):
+            return
+
+
+def _write_lines(lines: list[bytes], target: RotatingLog) -> None:
+    for line in lines:
+        target.write(line)
+
+
+class _ReopenFlag:
+    """SIGHUP as something that select can wait for."""
+
+    def __init__(self) -> None:
+        self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGHUP, lambda *_: None)
+        signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
+
+    def take(self) -> bool:
+        try:
+            return signal.SIGHUP in os.read(self.fd, 512)
+        except BlockingIOError:
+            return False
