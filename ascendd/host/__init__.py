@@ -1,0 +1,1 @@
+"""Probes of the host: read-only, stdlib only, frozen facts or a ProbeError."""

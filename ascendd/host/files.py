@@ -1,0 +1,78 @@
+"""HostFiles: the one door to the host's files. Read-only; another root than `/` shows a recorded machine instead."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from pathlib import Path
+from typing import Optional, Tuple
+
+from ascendd.errors import ProbeUnavailable
+
+
+class HostFiles:
+    """Files below `root`, addressed by the absolute path that they have on the host."""
+
+    def __init__(self, root: str = "/") -> None:
+        self.root = root.rstrip("/")
+
+    def real(self, path: str) -> str:
+        """Return the path to hand to the operating system."""
+        return self.root + path if self.root and path.startswith("/") else path
+
+    def read_text(self, path: str) -> str:
+        """Return the content of a file. Raises ProbeUnavailable with the reason."""
+        try:
+            return Path(self.real(path)).read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise ProbeUnavailable(f"{path} cannot be read: {error.strerror or error}", path=path) from error
+
+    def read_optional(self, path: str) -> Optional[str]:
+        """Return the content of a file, or None when it cannot be read."""
+        try:
+            return self.read_text(path)
+        except ProbeUnavailable:
+            return None
+
+    def exists(self, path: str) -> bool:
+        """Tell whether `path` is there; a broken link is not."""
+        return Path(self.real(path)).exists()
+
+    def is_dir(self, path: str) -> bool:
+        """Tell whether `path` is a folder."""
+        return Path(self.real(path)).is_dir()
+
+    def is_executable(self, path: str) -> bool:
+        """Tell whether `path` is a file that this user may run."""
+        real = self.real(path)
+        return Path(real).is_file() and os.access(real, os.X_OK)
+
+    def size(self, path: str) -> int:
+        """Return the size of a file in bytes. Raises ProbeUnavailable."""
+        try:
+            return Path(self.real(path)).stat().st_size
+        except OSError as error:
+            raise ProbeUnavailable(f"{path} cannot be read: {error.strerror or error}", path=path) from error
+
+    def list_dir(self, path: str, pattern: str = "*") -> Tuple[str, ...]:
+        """Return the sorted names in a folder that match `pattern`; none when the folder is not there."""
+        try:
+            names = [entry.name for entry in Path(self.real(path)).iterdir()]
+        except OSError:
+            return ()
+        return tuple(sorted(fnmatch.filter(names, pattern)))
+
+    def resolve(self, path: str) -> str:
+        """Return `path` with symbolic links followed, still as the host sees it."""
+        resolved = os.path.realpath(self.real(path))
+        root = os.path.realpath(self.root) if self.root else ""
+        return resolved[len(root) :] if root and resolved.startswith(root + "/") else resolved
+
+    def open_read_write(self, path: str) -> Optional[str]:
+        """Open `path` for reading and writing, as a process that uses the device would; return why not, or None."""
+        try:
+            descriptor = os.open(self.real(path), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            return error.strerror or str(error)
+        os.close(descriptor)
+        return None
