@@ -6,6 +6,8 @@ import fnmatch
 import ipaddress
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,9 +83,20 @@ def repo_root() -> Path:
 def demo_folder() -> Path:
     """The folder that `make model` fills; ASCENDD_DEMO_FOLDER names another."""
     folder = Path(os.environ.get("ASCENDD_DEMO_FOLDER", ROOT / ".demo"))
-    if not folder.is_dir():
-        pytest.skip(f"{folder} is not there; run `make model`")
+    if not list(folder.glob("*.gguf")):
+        pytest.skip(f"{folder} holds no model; run `make model`")
     return folder
+
+
+@pytest.fixture(scope="session")
+def demo_model(demo_folder: Path) -> Path:
+    """The demo model converted for one device, made on first use and kept beside its source."""
+    target = demo_folder / "smollm2-135m"
+    if not target.is_dir():
+        (source,) = demo_folder.glob("*.gguf")
+        command = [sys.executable, "-m", "ascendd", "convert", str(source), str(target)]
+        subprocess.run(command, check=True, timeout=300)
+    return target
 
 
 # --- skips in CI -----------------------------------------------------------------------------------------------------
