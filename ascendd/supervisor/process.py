@@ -22,7 +22,8 @@ class ChildProcess:
     """
     A process started from a ChildSpec, leader of its own group.
 
-    `run` is unique per start, so that a late message of a dead process is told from one of its successor.
+    `run` is unique per start, so that a late message of a dead process is told from one of its successor. `status` is
+    set once it was reaped, negative for a signal; `hung` once the health monitor gave it up.
     """
 
     def __init__(self, spec: ChildSpec, run: int, listener: socket.socket | None, log_reader: int | None) -> None:
@@ -48,6 +49,10 @@ class ChildProcess:
         self.spec = spec
         self.run = run
         self.pid = self._popen.pid
+        self.hung = False
+        self.status: int | None = None
+        self.link_closed = False
+        self.end_reported = False
         self.channel: AsyncChannel[ControlMessage] = AsyncChannel(ours, ControlMessage)
         if spec.nice:
             with contextlib.suppress(OSError):

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import MutableMapping
-from typing import Any, TextIO
+from typing import Any, Protocol
 
 import structlog
 
@@ -30,13 +30,29 @@ _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERRO
 EventDict = MutableMapping[str, Any]
 
 
+class LogStream(Protocol):
+    """What lines are written to."""
+
+    def write(self, text: str, /) -> Any:
+        """Write `text`."""
+
+    def flush(self) -> None:
+        """Pass on what was written."""
+
+    def isatty(self) -> bool:
+        """Whether people read it as it is written."""
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+
+
 def configure(
     section: LogSection,
     *,
     role: str,
     instance: str | None = None,
     rank: int | None = None,
-    stream: TextIO | None = None,
+    stream: LogStream | None = None,
 ) -> None:
     """
     Set up logging of this process once; a later call replaces the earlier one.
@@ -44,7 +60,7 @@ def configure(
     `stream` is standard error unless a test gives another. `instance`, `role` and `rank` are on every line of every
     thread; the instance's name is by default the one that the supervisor gave its children.
     """
-    out = sys.stderr if stream is None else stream
+    out: LogStream = sys.stderr if stream is None else stream
     name = os.environ.get(INSTANCE_VARIABLE, "") if instance is None else instance
     fields: dict[str, Any] = {"instance": name, "role": role}
     if rank is not None:
@@ -111,7 +127,7 @@ def set_level(level: str) -> None:
     logging.getLogger().setLevel(level.upper())
 
 
-def goes_to_journal(stream: TextIO) -> bool:
+def goes_to_journal(stream: LogStream) -> bool:
     """Whether `stream` is the one that systemd connected to the journal (JOURNAL_STREAM names its device and inode)."""
     wanted = os.environ.get("JOURNAL_STREAM", "")
     try:

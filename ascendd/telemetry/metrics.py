@@ -173,6 +173,10 @@ class MetricStore:
         histogram.counts[bisect.bisect_left(series.spec.buckets, value)] += 1
         histogram.total += value
 
+    def remove(self, name: str, labels: Sequence[str]) -> None:
+        """Forget one label set of a gauge, because nobody can tell its value any more."""
+        self._find(name, MetricKind.GAUGE, labels).values.pop(tuple(labels), None)
+
     def samples(self) -> list[Sample]:
         """Return all totals since the process started, in the order of declaration."""
         out: list[Sample] = []

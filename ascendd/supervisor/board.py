@@ -1,0 +1,67 @@
+"""StatsBoard: the figures of the whole instance, from the children's Stats and the supervisor's own view of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from ascendd import __version__
+from ascendd.host.proc import own_usage, usage
+from ascendd.ipc.messages import MetricsSnapshot, Role, Stats
+from ascendd.supervisor.child import Child, ChildState
+from ascendd.telemetry.merge import Accumulator
+from ascendd.telemetry.metrics import SUPERVISOR_METRICS, MetricStore
+
+_SUPERVISOR = "supervisor"
+_SERVING = (ChildState.READY, ChildState.DRAINING)
+
+
+class StatsBoard:
+    """Takes what the children count, adds what only the supervisor sees, and renders snapshots."""
+
+    def __init__(self, instance: str, model: str) -> None:
+        self._store = MetricStore(SUPERVISOR_METRICS)
+        self._store.set("ascendd_build_info", 1.0, (__version__, instance, model))
+        self._accumulator = Accumulator()
+        self._cpu_s: dict[tuple[str, int], float] = {}
+
+    def take(self, role: Role, stats: Stats) -> None:
+        """Take the running totals of a child."""
+        self._accumulator.update(role.value, stats.samples)
+
+    def child_ended(self, role: Role) -> None:
+        """Keep the counts of a child that ended and forget its gauges."""
+        self._accumulator.retire(role.value)
+        self._store.remove("ascendd_process_resident_memory_bytes", (role.value,))
+
+    def count_restart(self, role: Role) -> None:
+        """Count one restart."""
+        self._store.inc("ascendd_child_restarts_total", 1.0, (role.value,))
+
+    def set_states(self, children: Mapping[Role, Child], serving: bool) -> None:
+        """Take which children are ready and whether the instance answers."""
+        for role, child in children.items():
+            self._store.set("ascendd_child_up", float(child.state in _SERVING), (role.value,))
+        self._store.set("ascendd_instance_ready", float(serving))
+
+    def measure(self, own_pid: int, child_pids: Mapping[Role, int]) -> None:
+        """Read memory and CPU time of the supervisor and of each child with its workers."""
+        # Finding descendants reads the whole process table; only the engine has workers.
+        readings = {
+            (role.value, pid): usage(pid) if role is Role.ENGINE else own_usage(pid) for role, pid in child_pids.items()
+        }
+        readings[_SUPERVISOR, own_pid] = own_usage(own_pid)
+        for key, reading in readings.items():
+            if reading is None:
+                continue
+            role = (key[0],)
+            self._store.set("ascendd_process_resident_memory_bytes", float(reading.rss_bytes), role)
+            # A worker that ended takes its CPU time out of the sum; the total must not go back for it.
+            grown_s = max(0.0, reading.cpu_s - self._cpu_s.get(key, 0.0))
+            self._store.inc("ascendd_process_cpu_seconds_total", grown_s, role)
+        self._cpu_s = {key: reading.cpu_s for key, reading in readings.items() if reading is not None}
+
+    def snapshot(self) -> MetricsSnapshot:
+        """Return everything that /metrics shows, merged over restarts."""
+        self._accumulator.update(_SUPERVISOR, self._store.samples())
+        return MetricsSnapshot(self._accumulator.merged(), time.time())

@@ -1,0 +1,69 @@
+"""What can happen to a supervisor. Everything that acts on it puts one of these on its queue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ascendd.ipc.messages import Role
+
+
+@dataclass(frozen=True)
+class MessageReceived:
+    """A child spoke; `run` tells which of its processes."""
+
+    role: Role
+    run: int
+    message: Any
+
+
+@dataclass(frozen=True)
+class ChildEnded:
+    """A process was reaped and all that it had sent was read; `status` is negative for a signal."""
+
+    role: Role
+    run: int
+    status: int
+
+
+@dataclass(frozen=True)
+class StartDue:
+    """The backoff of a child is over."""
+
+    role: Role
+    num_starts: int
+
+
+@dataclass(frozen=True)
+class SelfTestOverdue:
+    """The API did not report the self-test of this data link in time."""
+
+    episode: int
+
+
+@dataclass(frozen=True)
+class KillDue:
+    """A process that was told to end has had its time."""
+
+    role: Role
+    run: int
+
+
+@dataclass(frozen=True)
+class DrainOver:
+    """The drain took longer than the API may take."""
+
+
+@dataclass(frozen=True)
+class SignalReceived:
+    """The supervisor itself got a signal."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A second passed."""
+
+
+Event = MessageReceived | ChildEnded | StartDue | SelfTestOverdue | KillDue | DrainOver | SignalReceived | Tick

@@ -1,0 +1,115 @@
+"""From a checked configuration to a running instance: what must hold before the first process is started."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from ascendd.config.model_facts import read_model_facts
+from ascendd.config.schema import InstanceConfig
+from ascendd.errors import AscenddError
+from ascendd.host.systemd import Notifier, listen_fds, watchdog_interval_s
+from ascendd.ipc.messages import Role
+from ascendd.supervisor.log_pipe import LogPipe, check_log_file
+from ascendd.supervisor.phase import Outcome
+from ascendd.supervisor.sockets import address_of, open_listener
+from ascendd.supervisor.spec import ChildSpec, build_specs, device_kind, usable_cores
+from ascendd.supervisor.supervisor import Supervisor
+from ascendd.telemetry import log
+
+
+def run_instance(
+    config: InstanceConfig,
+    instance: str,
+    *,
+    specs: Mapping[Role, ChildSpec] | None = None,
+    gate: Callable[[InstanceConfig], object] | None = None,
+) -> Outcome:
+    """
+    Run one instance until it is told to end or fails.
+
+    `specs` replaces what the children are started with, `gate` the preflight checks. Raises PreflightFailed, ModelError
+    or HostError before anything was started; a failure after that is in the Outcome.
+    """
+    notifier = Notifier()
+    log.configure(config.log, instance=instance, role="supervisor")
+    try:
+        return _run(complete(config), instance, specs, gate or preflight, notifier)
+    except AscenddError as error:
+        notifier.status(f"failed: {error.code} {error.message}")
+        raise
+
+
+def complete(config: InstanceConfig) -> InstanceConfig:
+    """Return `config` with the model's path absolute and its name filled in, as every child shall see it."""
+    path = Path(os.path.abspath(config.model.path))  # noqa: PTH100 - a link keeps its name: it may be the model's
+    model = msgspec.structs.replace(config.model, path=str(path), name=config.model.name or path.name)
+    return msgspec.structs.replace(config, model=model)
+
+
+def _run(
+    config: InstanceConfig,
+    instance: str,
+    specs: Mapping[Role, ChildSpec] | None,
+    gate: Callable[[InstanceConfig], object],
+    notifier: Notifier,
+) -> Outcome:
+    kind = device_kind(config)
+    notifier.status("preflight")
+    read_model_facts(Path(config.model.path))
+    gate(config)
+    if config.log.file is not None:
+        check_log_file(Path(config.log.file))
+    if specs is None:
+        specs = build_specs(config, instance, kind=kind, environ=os.environ, num_cores=usable_cores())
+    with contextlib.ExitStack() as stack:
+        listeners = _listen(config, stack)
+        log_reader = None
+        if Role.LOGWRITER in specs:
+            pipe = LogPipe()
+            stack.callback(pipe.restore)
+            pipe.redirect()
+            log.configure(config.log, instance=instance, role="supervisor", stream=pipe.stream)
+            log_reader = pipe.reader
+        logger = log.get_logger("supervisor")
+        for name, listener in listeners.items():
+            logger.info("supervisor.listening", listener=name, address=address_of(listener))
+        supervisor = Supervisor(
+            config,
+            instance,
+            specs,
+            listeners,
+            device_kind=kind,
+            log_reader=log_reader,
+            notifier=notifier,
+            watchdog_s=watchdog_interval_s(),
+        )
+        return asyncio.run(supervisor.run())
+
+
+def preflight(config: InstanceConfig) -> None:
+    """Run the checks that decide within seconds. Raises PreflightFailed for a failed one; a warning is logged."""
+    from ascendd.preflight.check import Verdict
+    from ascendd.preflight.gate import run_gate
+
+    logger = log.get_logger("supervisor")
+    for result in run_gate(config):
+        if result.verdict in (Verdict.WARN, Verdict.ERROR):
+            logger.warning(
+                "supervisor.check", check=result.check_id, verdict=result.verdict.name, summary=result.summary
+            )
+
+
+def _listen(config: InstanceConfig, stack: contextlib.ExitStack) -> dict[str, socket.socket]:
+    inherited = listen_fds()
+    listeners = {"api": stack.enter_context(open_listener("api", config.listen.host, config.listen.port, inherited))}
+    if config.metrics.enabled:
+        metrics = open_listener("metrics", config.metrics.host, config.metrics.port, inherited)
+        listeners["metrics"] = stack.enter_context(metrics)
+    return listeners
