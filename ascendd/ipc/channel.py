@@ -82,11 +82,11 @@ class _Receiver(Generic[M]):
 class AsyncChannel(Generic[M]):
     """A channel for one asyncio loop; `send` never blocks, `recv` waits."""
 
-    def __init__(self, sock: socket.socket, union: Any) -> None:
+    def __init__(self, sock: socket.socket, union: Any, receiver: _Receiver[M] | None = None) -> None:
         sock.setblocking(False)
         self._sock = sock
         self._loop = asyncio.get_running_loop()
-        self._receiver: _Receiver[M] = _Receiver(sock, union)
+        self._receiver: _Receiver[M] = _Receiver(sock, union) if receiver is None else receiver
         self._outgoing: collections.deque[tuple[memoryview, Sequence[int]]] = collections.deque()
         self._pending_bytes = 0
         self._writing = False
@@ -259,6 +259,14 @@ class BlockingChannel(Generic[M]):
     def take_fd(self) -> int:
         """Return the descriptor that came with the message just received."""
         return self._receiver.take_fd()
+
+    def into_async(self) -> AsyncChannel[M]:
+        """
+        Return an AsyncChannel of the running loop with this socket and all that has arrived on it.
+
+        From then on this object may only send, and only once the other has nothing left to send.
+        """
+        return AsyncChannel(self._sock, None, self._receiver)
 
     def close(self) -> None:
         """Close this end."""

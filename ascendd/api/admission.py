@@ -1,0 +1,80 @@
+"""What is taken in: nothing while the engine is away or the instance drains, and no more than the queue holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ascendd.api.engine_client import EngineClient
+from ascendd.errors import Draining, EngineRestarting, InvalidRequest, QueueFull
+from ascendd.ipc.messages import EngineState
+
+
+class Admission:
+    """Counts the sequences of all requests that are in work; the engine's batch and max_queue bound them."""
+
+    def __init__(self, engine: EngineClient, max_queue: int) -> None:
+        self._engine = engine
+        self._max_queue = max_queue
+        self._num_requests = 0
+        self._num_sequences = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.is_draining = False
+        self.engine_state = EngineState(ready=False, text="starting")
+
+    @property
+    def num_requests(self) -> int:
+        """Requests in work."""
+        return self._num_requests
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences of the requests in work."""
+        return self._num_sequences
+
+    def check_ready(self) -> None:
+        """Raise Draining or EngineRestarting unless requests are served now."""
+        if self.is_draining:
+            raise Draining("the instance is stopping and takes no new requests")
+        if not self.engine_state.ready:
+            raise EngineRestarting(self.engine_state.text, retry_after_s=self.engine_state.retry_after_s)
+        if self._engine.hello is None:
+            raise EngineRestarting("the engine is not connected", retry_after_s=self.engine_state.retry_after_s)
+
+    @contextmanager
+    def place(self, num_sequences: int) -> Iterator[None]:
+        """
+        Hold a place for `num_sequences` while the block runs.
+
+        Raises QueueFull when they would wait behind more than max_queue others, InvalidRequest when they never fit.
+        """
+        if self.is_draining:
+            raise Draining("the instance is stopping and takes no new requests")
+        batch = self._engine.bounds().max_num_seqs
+        limit = batch + self._max_queue
+        if num_sequences > limit:
+            raise InvalidRequest(
+                f"the request asks for {num_sequences} sequences (prompts x n), at most {limit} are taken", param="n"
+            )
+        if self._num_sequences + num_sequences > limit:
+            waiting = max(0, self._num_sequences - batch)
+            raise QueueFull(
+                f"{waiting} sequences wait already, admission.max_queue is {self._max_queue}; try again later",
+                openai_code="queue_full",
+            )
+        self._num_requests += 1
+        self._num_sequences += num_sequences
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._num_requests -= 1
+            self._num_sequences -= num_sequences
+            if self._num_requests == 0:
+                self._idle.set()
+
+    async def wait_idle(self) -> None:
+        """Return once no request is in work."""
+        await self._idle.wait()

@@ -1,0 +1,247 @@
+"""
+The API's end of the data link: sequences out, tokens in, fanned out to the requests they belong to.
+
+The link comes and goes with the engine. Its end fails every open request with EngineRestarting; nothing is resent,
+because a text that was half sent cannot be begun again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import socket
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ascendd.errors import (
+    AscenddError,
+    DeadlineExceeded,
+    EngineRestarting,
+    PeerClosed,
+    ProtocolMismatch,
+    RequestAborted,
+)
+from ascendd.ipc.channel import AsyncChannel
+from ascendd.ipc.messages import (
+    AbortSequences,
+    AddSequence,
+    DataMessage,
+    EngineHello,
+    SamplingParams,
+    SequenceFailed,
+    StepOutput,
+)
+from ascendd.telemetry.log import get_logger
+
+# Tokens of one sequence that may wait for a client that does not read; then the sequence is given up.
+MAX_QUEUED_TOKENS = 4096
+
+_log = get_logger("api")
+
+
+class TokenEvent(NamedTuple):
+    """One token of the request's sequence number `choice`; `finish` is a FinishReason value."""
+
+    choice: int
+    token_id: int
+    finish: int
+    num_cached: int
+
+
+@dataclass(frozen=True)
+class NewSequence:
+    """A sequence to generate."""
+
+    prompt_token_ids: list[int]
+    params: SamplingParams
+
+
+class OutputStream:
+    """The tokens of one request's sequences in order of arrival, until each has ended or one has failed."""
+
+    def __init__(self, client: EngineClient, seq_ids: Sequence[int]) -> None:
+        self._client = client
+        self._choice = {seq_id: choice for choice, seq_id in enumerate(seq_ids)}
+        self._seq_ids = list(seq_ids)
+        self._open = set(seq_ids)
+        self._events: list[TokenEvent] = []
+        self._wakeup = asyncio.Event()
+        self._error: AscenddError | None = None
+        self._max_queued = MAX_QUEUED_TOKENS * max(1, len(seq_ids))
+
+    async def next_events(self, deadline: float) -> list[TokenEvent]:
+        """
+        Wait for and return all tokens that are there, at least one.
+
+        `deadline` is loop time. Raises DeadlineExceeded, or the error that ended the request.
+        """
+        while not self._events:
+            if self._error is not None:
+                raise self._error
+            self._wakeup.clear()
+            try:
+                await asyncio.wait_for(self._wakeup.wait(), deadline - asyncio.get_running_loop().time())
+            except (asyncio.TimeoutError, TimeoutError):
+                raise DeadlineExceeded("the request was not finished within admission.request_timeout_s") from None
+        events, self._events = self._events, []
+        return events
+
+    def end(self, choice: int) -> None:
+        """Abort sequence number `choice`; one that has ended is left alone."""
+        seq_id = self._seq_ids[choice]
+        if seq_id in self._open:
+            self._open.discard(seq_id)
+            self._client.abort([seq_id])
+
+    def close(self) -> None:
+        """Abort whatever has not ended."""
+        left, self._open = sorted(self._open), set()
+        if left:
+            self._client.abort(left)
+
+    def put(self, seq_id: int, token_id: int, finish: int, num_cached: int) -> bool:
+        """Take a token from the engine; return whether its sequence goes on."""
+        if finish:
+            self._open.discard(seq_id)
+        self._events.append(TokenEvent(self._choice[seq_id], token_id, finish, num_cached))
+        self._wakeup.set()
+        if len(self._events) > self._max_queued:
+            self.fail(RequestAborted(f"the client left {len(self._events)} tokens unread"))
+            self.close()
+            return False
+        return not finish
+
+    def fail(self, error: AscenddError, *, ended_ids: Collection[int] = ()) -> None:
+        """End the request with `error`, behind the tokens that came; the engine knows no `ended_ids` any more."""
+        self._open.difference_update(ended_ids)
+        if self._error is None:
+            self._error = error
+        self._wakeup.set()
+
+
+class EngineClient:
+    """Owns the data link and knows which request each sequence id belongs to."""
+
+    def __init__(self) -> None:
+        self._channel: AsyncChannel[DataMessage] | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._streams: dict[int, OutputStream] = {}
+        # Ids are never used again while this process lives, so a late token can only miss.
+        self._next_id = itertools.count(1)
+        self._attached = asyncio.Event()
+        self.hello: EngineHello | None = None
+
+    @property
+    def num_open(self) -> int:
+        """Sequences given to the engine that have not ended."""
+        return len(self._streams)
+
+    def attach(self, sock: socket.socket) -> None:
+        """Use `sock` from now on; requests on an earlier link fail. Call from the event loop."""
+        self.detach("the engine was replaced")
+        channel: AsyncChannel[DataMessage] = AsyncChannel(sock, DataMessage)
+        self._channel = channel
+        self._reader = asyncio.get_running_loop().create_task(self._read(channel), name="engine-link")
+
+    def detach(self, reason: str) -> None:
+        """Close the link and fail every open request."""
+        channel, self._channel = self._channel, None
+        if self._reader is not None:
+            self._reader.cancel()
+            self._reader = None
+        if channel is not None:
+            channel.close()
+        self._lose(reason)
+
+    async def wait_attached(self) -> EngineHello:
+        """Return the engine's bounds once it has said Hello."""
+        while self.hello is None:
+            await self._attached.wait()
+        return self.hello
+
+    def bounds(self) -> EngineHello:
+        """Return the engine's bounds. Raises EngineRestarting while none is connected."""
+        if self.hello is None:
+            raise EngineRestarting("the engine is not connected")
+        return self.hello
+
+    def submit(
+        self, sequences: Sequence[NewSequence], *, request_id: str, deadline: float, priority: int
+    ) -> OutputStream:
+        """
+        Give `sequences` to the engine and return their common stream.
+
+        `deadline` is CLOCK_MONOTONIC seconds. Raises EngineRestarting when the engine is gone.
+        """
+        channel = self._channel
+        if channel is None or self.hello is None:
+            raise EngineRestarting("the engine is not connected")
+        seq_ids = [next(self._next_id) for _ in sequences]
+        stream = OutputStream(self, seq_ids)
+        try:
+            for seq_id, new in zip(seq_ids, sequences, strict=True):
+                self._streams[seq_id] = stream
+                channel.send(AddSequence(seq_id, new.prompt_token_ids, new.params, request_id, deadline, priority))
+        except PeerClosed as error:
+            for seq_id in seq_ids:
+                self._streams.pop(seq_id, None)
+            raise EngineRestarting("the engine went away") from error
+        return stream
+
+    def abort(self, seq_ids: Sequence[int]) -> None:
+        """Have the engine forget `seq_ids` and drop what may still come for them."""
+        for seq_id in seq_ids:
+            self._streams.pop(seq_id, None)
+        if self._channel is not None:
+            with contextlib.suppress(PeerClosed):
+                self._channel.send(AbortSequences(list(seq_ids)))
+
+    def fail_all(self, error: AscenddError) -> None:
+        """End every open request with `error` and abort its sequences."""
+        for stream in set(self._streams.values()):
+            stream.fail(error)
+            stream.close()
+
+    async def _read(self, channel: AsyncChannel[DataMessage]) -> None:
+        try:
+            while True:
+                self._dispatch(await channel.recv())
+        except PeerClosed:
+            reason = "the engine ended"
+        except Exception as error:  # a message that cannot be understood ends the link like a death does
+            _log.error("api.engine_link_broken", error=str(error), exc_info=not isinstance(error, AscenddError))
+            reason = "the link to the engine broke"
+        if self._channel is channel:
+            self._channel = None
+            channel.close()
+            _log.warning("api.engine_gone", reason=reason, open_sequences=len(self._streams))
+            self._lose(reason)
+
+    def _dispatch(self, message: DataMessage) -> None:
+        if isinstance(message, StepOutput):
+            columns = zip(message.seq_ids, message.token_ids, message.finish, message.num_cached, strict=True)
+            for seq_id, token_id, finish, num_cached in columns:
+                stream = self._streams.get(seq_id)
+                # None: aborted in the very step that made this token.
+                if stream is not None and not stream.put(seq_id, token_id, finish, num_cached):
+                    self._streams.pop(seq_id, None)
+        elif isinstance(message, SequenceFailed):
+            failed = self._streams.pop(message.seq_id, None)
+            if failed is not None:
+                failed.fail(message.fault.to_error(), ended_ids=(message.seq_id,))
+        elif isinstance(message, EngineHello):
+            self.hello = message
+            self._attached.set()
+            _log.info("api.engine_attached", max_model_len=message.max_model_len, max_num_seqs=message.max_num_seqs)
+        else:
+            raise ProtocolMismatch(f"the engine sent {type(message).__name__}")
+
+    def _lose(self, reason: str) -> None:
+        self.hello = None
+        self._attached.clear()
+        streams, self._streams = self._streams, {}
+        for stream in set(streams.values()):
+            error = EngineRestarting(f"{reason} before this request was finished; it is being restarted")
+            stream.fail(error, ended_ids=streams.keys())

@@ -1,0 +1,111 @@
+"""Around every request: its id, its key, its error, its one log line and its one terminal event in the metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from ascendd.api.errors import as_request_error, error_response
+from ascendd.api.service import SERVICE, ApiService, RequestRecord
+from ascendd.errors import RequestAborted
+from ascendd.telemetry.log import get_logger
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+# A label for logs: short, printable, nothing that could break a line or a header.
+_LABEL = re.compile(r"[\x21-\x7e]{1,128}")
+_CLIENT_GONE = 499
+_PROBES = frozenset({"/livez", "/readyz", "/health"})
+
+_log = get_logger("api")
+
+
+@web.middleware
+async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Check the key, run the handler, and turn whatever it raises into one answer and one log line."""
+    service = request.app[SERVICE]
+    label = request.headers.get("X-Request-Id", "")
+    record = RequestRecord(request_id=label if _LABEL.fullmatch(label) else f"req-{uuid.uuid4().hex}")
+    request["record"] = record
+    status = _CLIENT_GONE
+    try:
+        authorization = request.headers.get("Authorization")
+        service.authenticator.check(request.path, authorization)
+        record.is_self_test = service.authenticator.is_self_test(authorization)
+        response = await handler(request)
+        status = response.status
+    except ConnectionError:
+        # The client reset the connection while we wrote; nobody is left to answer.
+        record.error_code = RequestAborted.code
+        response = web.Response(status=_CLIENT_GONE)
+    except asyncio.CancelledError:
+        record.error_code = RequestAborted.code
+        raise
+    except Exception as error:
+        failure = as_request_error(error)
+        record.error_code = failure.code
+        if failure.http_status == 500:
+            _log.exception("api.request_failed", request_id=record.request_id, route=_route(request))
+        response = error_response(failure)
+        status = failure.http_status
+    finally:
+        _account(service, request, record, status)
+    if not response.prepared:
+        response.headers["X-Request-Id"] = record.request_id
+    return response
+
+
+def _route(request: web.Request) -> str:
+    """Return the path as it was registered; all that are not registered count as one."""
+    resource = request.match_info.route.resource
+    return "other" if resource is None else resource.canonical
+
+
+def _account(service: ApiService, request: web.Request, record: RequestRecord, status: int) -> None:
+    if record.is_self_test:
+        return
+    route = _route(request)
+    metrics = service.metrics
+    metrics.inc("ascendd_http_responses_total", labels=(route, str(status)))
+    duration_s = time.monotonic() - record.received_at
+    fields: dict[str, object] = {}
+    generation = record.generation
+    if generation is not None:
+        if record.error_code is None:
+            reasons = generation.finish_reasons
+            reason = "length" if "length" in reasons else "stop"
+        elif record.error_code == RequestAborted.code:
+            reason = "abort"
+            metrics.inc("ascendd_request_aborts_total")
+        else:
+            reason = "error"
+        metrics.inc("ascendd_requests_total", labels=(reason,))
+        metrics.observe("ascendd_request_duration_seconds", duration_s)
+        usage = generation.usage
+        fields = {
+            "finish_reason": reason,
+            "prompt_tokens": usage.prompt_tokens,
+            "cached_tokens": usage.prompt_tokens_details.cached_tokens,
+            "completion_tokens": usage.completion_tokens,
+        }
+        if generation.first_token_s is not None:
+            fields["first_token_s"] = round(generation.first_token_s, 4)
+    if record.error_code is not None:
+        fields["code"] = record.error_code
+    if record.note is not None:
+        fields["note"] = record.note
+    log = _log.debug if route in _PROBES else _log.info
+    log(
+        "api.request",
+        method=request.method,
+        route=route,
+        status=status,
+        duration_s=round(duration_s, 4),
+        request_id=record.request_id,
+        **fields,
+    )

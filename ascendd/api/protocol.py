@@ -1,0 +1,190 @@
+"""The bodies of OpenAI's completions and chat routes, as far as this server speaks them, and of its answers."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from ascendd.errors import InvalidRequest
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class StreamOptions(msgspec.Struct):
+    """How a stream ends."""
+
+    include_usage: bool | None = None
+
+
+class SamplingFields(msgspec.Struct, kw_only=True):
+    """What both routes take; vLLM's additions under vLLM's names. None means: not given."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stop: str | list[str] | None = None
+    seed: int | None = None
+    top_k: int | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    add_special_tokens: bool | None = None
+    priority: int | None = None
+
+
+class CompletionRequest(SamplingFields, kw_only=True):
+    """Body of POST /v1/completions; `prompt` is checked by prompts.read_prompts."""
+
+    prompt: Any = None
+    echo: bool | None = None
+
+
+class Message(msgspec.Struct, kw_only=True):
+    """One message; `content` is text, a list of parts, or null beside tool calls."""
+
+    role: str
+    content: Any = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+
+
+class ChatRequest(SamplingFields, kw_only=True):
+    """Body of POST /v1/chat/completions."""
+
+    messages: list[Message] | None = None
+    max_completion_tokens: int | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class PromptTokensDetails(msgspec.Struct):
+    """How many prompt tokens the prefix cache served."""
+
+    cached_tokens: int
+
+
+class Usage(msgspec.Struct):
+    """Tokens of one request: each prompt counts once, every sample counts."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class CompletionChoice(msgspec.Struct):
+    """One text, whole or a piece of it; index = prompt x n + sample."""
+
+    index: int
+    text: str
+    logprobs: None = None
+    finish_reason: str | None = None
+
+
+class ChatMessage(msgspec.Struct):
+    """The assistant's answer."""
+
+    content: str
+    role: str = "assistant"
+
+
+class ChatDelta(msgspec.Struct):
+    """A piece of the answer; the role comes in the first one only."""
+
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChatChoice(msgspec.Struct):
+    """One whole answer."""
+
+    index: int
+    message: ChatMessage
+    logprobs: None = None
+    finish_reason: str | None = None
+
+
+class ChatChunkChoice(msgspec.Struct):
+    """A piece of one answer."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: None = None
+    finish_reason: str | None = None
+
+
+class Answer(msgspec.Struct, kw_only=True):
+    """
+    A whole answer or a chunk of a stream.
+
+    `usage` is absent from the chunks of a stream that did not ask for it, and null in all but the last that did.
+    """
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[CompletionChoice] | list[ChatChoice] | list[ChatChunkChoice]
+    usage: Usage | UnsetType | None = UNSET
+
+
+class ModelCard(msgspec.Struct, kw_only=True):
+    """One entry of GET /v1/models; no path of the file system is told."""
+
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str = "ascendd"
+    root: str
+    parent: str | None = None
+    max_model_len: int | None = None
+
+
+class ModelList(msgspec.Struct):
+    """Answer of GET /v1/models."""
+
+    data: list[ModelCard]
+    object: str = "list"
+
+
+_VALIDATION_PATH = re.compile(r"^(?P<reason>.*?)(?: - at `\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
+
+
+def decode_object(body: bytes) -> dict[str, Any]:
+    """Return the JSON object in `body`. Raises InvalidRequest for anything else."""
+    try:
+        raw = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"the body is not JSON: {error}", openai_code="invalid_json") from None
+    if not isinstance(raw, dict):
+        raise InvalidRequest(f"the body must be a JSON object, not {_json_name(raw)}", openai_code="invalid_json")
+    return raw
+
+
+def convert(raw: dict[str, Any], kind: type[T]) -> T:
+    """Return `raw` as a `kind`; unknown fields are left out. Raises InvalidRequest that names the field."""
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        match = _VALIDATION_PATH.match(str(error))
+        path = (match["path"] if match else "") or ""
+        reason = match["reason"] if match else str(error)
+        param = path.replace("[...]", "") or None
+        where = f"`{param}`: " if param else ""
+        raise InvalidRequest(f"{where}{reason[:1].lower()}{reason[1:]}", param=param) from None
+
+
+def _json_name(value: Any) -> str:
+    names = {list: "an array", str: "a string", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")

@@ -1,0 +1,39 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from ascendd.api.answers import ChatForm
+from ascendd.api.parameters import read_spec, refuse_unsupported
+from ascendd.api.prompts import chat_prompt
+from ascendd.api.protocol import ChatRequest, convert, decode_object
+from ascendd.api.service import SERVICE
+from ascendd.errors import InvalidRequest
+
+
+async def create_chat_completion(request: web.Request) -> web.StreamResponse:
+    """Answer a conversation; without a limit the answer may fill the context."""
+    service = request.app[SERVICE]
+    bounds = service.admit(request)
+    raw = decode_object(await service.read_body(request))
+    body = convert(raw, ChatRequest)
+    service.check_model(body.model)
+    refuse_unsupported(raw)
+    if raw.get("echo"):
+        raise InvalidRequest("`echo` is for /v1/completions; leave it out", param="echo")
+    newer = body.max_completion_tokens is not None
+    spec = read_spec(
+        body,
+        bounds,
+        service.tokenizer.added_token_id,
+        max_tokens=body.max_completion_tokens if newer else body.max_tokens,
+        default_max_tokens=None,
+        max_tokens_field="max_completion_tokens" if newer else "max_tokens",
+    )
+    with service.admission.place(spec.n):
+        prompt = await chat_prompt(body, service.tokenizer, service.template)
+        num_tokens = [spec.num_tokens_for(len(prompt.token_ids), bounds.max_model_len, "messages")]
+        options = body.stream_options
+        form = ChatForm(service.model_name, include_usage=options is not None and bool(options.include_usage))
+        return await service.answer(request, form, [prompt], spec, num_tokens, stream=bool(body.stream))

@@ -1,0 +1,35 @@
+"""GET /livez, /readyz and /health: open without a key, so they carry no names, no versions and no figures."""
+
+from __future__ import annotations
+
+import msgspec
+from aiohttp import web
+
+from ascendd.api.errors import retry_after_s
+from ascendd.api.service import SERVICE
+from ascendd.errors import RequestError
+
+
+async def livez(_request: web.Request) -> web.Response:
+    """Answer 200: the event loop runs."""
+    return _json(200, {"status": "alive"})
+
+
+async def readyz(request: web.Request) -> web.Response:
+    """Answer 200 when a request sent now would be served, else 503 with the reason. Also /health."""
+    try:
+        request.app[SERVICE].admission.check_ready()
+    except RequestError as error:
+        response = _json(error.http_status, {"status": "unavailable", "reason": error.message})
+        response.headers["Retry-After"] = str(retry_after_s(error) or 1)
+        return response
+    return _json(200, {"status": "ready"})
+
+
+def _json(status: int, value: dict[str, str]) -> web.Response:
+    return web.Response(
+        body=msgspec.json.encode(value),
+        status=status,
+        content_type="application/json",
+        headers={"Cache-Control": "no-store"},
+    )

@@ -1,0 +1,174 @@
+"""What the routes of one API process share, and the way every generating route goes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from aiohttp import web
+
+from ascendd.api.admission import Admission
+from ascendd.api.answers import AnswerForm
+from ascendd.api.auth import Authenticator
+from ascendd.api.chat_template import ChatTemplate
+from ascendd.api.engine_client import EngineClient
+from ascendd.api.errors import as_request_error, error_json
+from ascendd.api.generation import Generation
+from ascendd.api.parameters import GenerationSpec
+from ascendd.api.prompts import Prompt
+from ascendd.api.sse import EventStream
+from ascendd.api.tokenizer import ModelTokenizer
+from ascendd.config.quantity import parse_bytes
+from ascendd.config.schema import InstanceConfig
+from ascendd.errors import BodyTooLarge, DeadlineExceeded, InvalidRequest, ModelUnknown
+from ascendd.ipc.messages import EngineHello
+from ascendd.telemetry.log import get_logger
+from ascendd.telemetry.metrics import API_METRICS, MetricStore
+
+_log = get_logger("api")
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass
+class RequestRecord:
+    """What is known of one HTTP request for its log line and its metrics; filled in while it runs."""
+
+    request_id: str
+    received_at: float = field(default_factory=time.monotonic)
+    is_self_test: bool = False
+    generation: Generation | None = None
+    error_code: str | None = None
+    note: str | None = None
+
+
+def record_of(request: web.Request) -> RequestRecord:
+    """Return the record that middleware.observe made for `request`."""
+    record: RequestRecord = request["record"]
+    return record
+
+
+class ApiService:
+    """Tokenizer, template, engine link, admission and keys of one instance."""
+
+    def __init__(
+        self, config: InstanceConfig, tokenizer: ModelTokenizer, template: ChatTemplate, authenticator: Authenticator
+    ) -> None:
+        self.config = config
+        self.model_name = served_name(config)
+        self.started_unix_s = int(time.time())
+        self.max_body_bytes = parse_bytes(config.listen.max_body_bytes)
+        self.tokenizer = tokenizer
+        self.template = template
+        self.authenticator = authenticator
+        self.engine = EngineClient()
+        self.admission = Admission(self.engine, config.admission.max_queue)
+        self.metrics = MetricStore(API_METRICS)
+
+    @classmethod
+    def load(cls, config: InstanceConfig) -> ApiService:
+        """Read keys, tokenizer and template. Raises ConfigError, PermissionMissing, ModelNotFound or WeightsCorrupt."""
+        folder = Path(config.model.path)
+        authenticator = Authenticator.from_file(config.listen.api_key_file)
+        tokenizer = ModelTokenizer.load(folder)
+        template = ChatTemplate.load(folder, tokenizer.config, tokenizer.special_texts)
+        if template.problem is not None:
+            _log.warning("api.no_chat", reason=template.problem)
+        return cls(config, tokenizer, template, authenticator)
+
+    def admit(self, request: web.Request) -> EngineHello:
+        """Return the engine's bounds. Raises Draining or EngineRestarting; the self-test comes before readiness."""
+        if not record_of(request).is_self_test:
+            self.admission.check_ready()
+        return self.engine.bounds()
+
+    async def read_body(self, request: web.Request) -> bytes:
+        """Return the body. Raises BodyTooLarge, or DeadlineExceeded for a client that does not send it."""
+        if (request.content_length or 0) > self.max_body_bytes:
+            raise BodyTooLarge(
+                f"the body has {request.content_length} bytes; listen.max_body_bytes is {self.max_body_bytes}",
+                max_body_bytes=self.max_body_bytes,
+            )
+        try:
+            return await asyncio.wait_for(request.read(), self.config.admission.request_timeout_s)
+        except (asyncio.TimeoutError, TimeoutError):
+            raise DeadlineExceeded("the body was not received within admission.request_timeout_s") from None
+
+    def check_model(self, name: str | None) -> None:
+        """Raise ModelUnknown unless `name` is the model served here; no other one ever answers for it."""
+        if name is None:
+            raise InvalidRequest(f"`model` is required; this instance serves `{self.model_name}`", param="model")
+        if name != self.model_name:
+            raise ModelUnknown(
+                f"the model `{name[:200]}` is not served here; this instance serves `{self.model_name}`",
+                param="model",
+                openai_code="model_not_found",
+            )
+
+    async def answer(
+        self,
+        request: web.Request,
+        form: AnswerForm,
+        prompts: list[Prompt],
+        spec: GenerationSpec,
+        num_tokens: list[int],
+        *,
+        stream: bool,
+    ) -> web.StreamResponse:
+        """Generate and answer. The caller holds a place; leaving in any way aborts what still runs."""
+        record = record_of(request)
+        deadline = record.received_at + self.config.admission.request_timeout_s
+        generation = Generation(
+            prompts, spec, num_tokens, self.tokenizer, metrics=self.metrics, received_at=record.received_at
+        )
+        record.generation = generation
+        with generation:
+            generation.submit(self.engine, record.request_id, deadline)
+            if stream:
+                return await self._stream(request, form, generation, deadline)
+            texts = [""] * generation.num_sequences
+            async for deltas in generation.deltas(deadline):
+                for delta in deltas:
+                    texts[delta.choice] += delta.text
+            body = _encode(form.whole(generation, texts))
+        return web.Response(body=body, content_type="application/json")
+
+    async def _stream(
+        self, request: web.Request, form: AnswerForm, generation: Generation, deadline: float
+    ) -> web.StreamResponse:
+        record = record_of(request)
+        events = EventStream(request)
+        try:
+            async for deltas in generation.deltas(deadline):
+                chunks = [chunk for delta in deltas for chunk in form.pieces(delta)]
+                if not events.started:
+                    # Not sooner: what fails before the first token is answered with its own status.
+                    await events.start({"X-Request-Id": record.request_id})
+                    chunks = form.opening(generation) + chunks
+                if chunks:
+                    await events.send(*chunks)
+            await events.send(*form.closing(generation.usage))
+            await events.finish()
+        except (ConnectionError, asyncio.CancelledError):
+            if events.stalled:
+                record.note = "the client read nothing for too long"
+            raise
+        except Exception as error:
+            if not events.started:
+                raise
+            failure = as_request_error(error)
+            record.error_code = failure.code
+            if failure.http_status == 500:
+                _log.exception("api.stream_failed", request_id=record.request_id)
+            await events.send_error(error_json(failure))
+        return events.response
+
+
+SERVICE: web.AppKey[ApiService] = web.AppKey("service", ApiService)
+
+
+def served_name(config: InstanceConfig) -> str:
+    """Return the name that clients use: model.name, else the name of the model's folder."""
+    return config.model.name or Path(config.model.path).name
