@@ -20,7 +20,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 DEMO := .demo
 CONSTRAINTS := tests/constraints.txt
-PIP := $(PY) -m pip --disable-pip-version-check install --quiet
+PIP := $(PY) -m pip --disable-pip-version-check install -qq
 PYTEST := $(PY) -m pytest
 
 .PHONY: help venv venv-dev model demo test test-all check fmt bench clean
