@@ -43,13 +43,16 @@ class NpuSmi:
         """Return the fields of `npu-smi info -t board`: Software Version, Firmware Version, Compatibility, ..."""
         return parse_fields(self._query("info", "-t", "board", "-i", str(npu_id)))
 
-    def ecc(self, npu_id: int) -> Dict[str, int]:
-        """Return the error counters of `npu-smi info -t ecc`, the largest over the chips of the NPU."""
+    def ecc(self, npu_id: int) -> Dict[int, Dict[str, int]]:
+        """Return the error counters of `npu-smi info -t ecc` by chip id."""
+        chips: Dict[int, Dict[str, int]] = {}
         counters: Dict[str, int] = {}
         for key, value in _pairs(self._query("info", "-t", "ecc", "-i", str(npu_id))):
             if "Bit" in key and value.isdigit():
-                counters[key] = max(int(value), counters.get(key, 0))
-        return counters
+                counters[key] = int(value)
+            elif key == "Chip ID" and value.isdigit():  # closes the block of a chip
+                chips[int(value)], counters = counters, {}
+        return chips
 
     def health_codes(self, npu_id: int, chip_id: int) -> Dict[str, str]:
         """Return the fields of `npu-smi info -t health`: Health Status, Error Code, Error Information."""

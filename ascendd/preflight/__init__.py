@@ -1,0 +1,1 @@
+"""The preflight suite: checks, how they are run, and how their results are told. Stdlib only."""

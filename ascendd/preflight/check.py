@@ -1,0 +1,135 @@
+"""What a check is and what it answers. One file in checks/ holds one check: measure, judge (pure), report."""
+
+from __future__ import annotations
+
+import abc
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Dict, List, Optional, Tuple
+
+if TYPE_CHECKING:
+    from ascendd.preflight.context import CheckContext
+    from ascendd.preflight.target import Target
+
+
+class Verdict(enum.Enum):
+    """What a check found."""
+
+    PASS = "pass"  # noqa: S105 - Measured, and as it should be.
+    WARN = "warn"  # Measured, and it works, but somebody should look at it.
+    FAIL = "fail"  # Measured, and serving would not work or not last.
+    SKIPPED = "skipped"  # Not measured, for a reason that is no fault.
+    ERROR = "error"  # Could not be measured: the check itself broke or took too long.
+
+
+class Tier(enum.Enum):
+    """How much a check asks of the host."""
+
+    BASIC = "basic"  # Seconds; safe beside a running instance.
+    DEEP = "deep"  # Minutes, or a device for itself; only with --deep.
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """What to do. `runbook` is an error code with a page in docs/runbooks; `commands` are shown, never run."""
+
+    runbook: str
+    text: str
+    commands: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The answer of one check. `evidence` holds the measured values (plain JSON); duration in seconds."""
+
+    verdict: Verdict
+    summary: str
+    evidence: Dict[str, Any] = field(default_factory=dict)
+    remedy: Optional[Remedy] = None
+    duration_s: float = 0.0
+    check_id: str = ""
+
+    def to_json(self) -> Dict[str, Any]:
+        """Return plain data; `from_json` takes it back."""
+        remedy = None
+        if self.remedy is not None:
+            remedy = {"runbook": self.remedy.runbook, "text": self.remedy.text, "commands": list(self.remedy.commands)}
+        return {
+            "id": self.check_id,
+            "verdict": self.verdict.value,
+            "summary": self.summary,
+            "evidence": self.evidence,
+            "remedy": remedy,
+            "duration_s": round(self.duration_s, 3),
+        }
+
+    @classmethod
+    def from_json(cls, data: Dict[str, Any]) -> CheckResult:
+        """Rebuild a result. Raises KeyError, TypeError or ValueError for anything else."""
+        remedy = data["remedy"]
+        return cls(
+            verdict=Verdict(data["verdict"]),
+            summary=str(data["summary"]),
+            evidence=dict(data["evidence"]),
+            remedy=None if remedy is None else Remedy(remedy["runbook"], remedy["text"], tuple(remedy["commands"])),
+            duration_s=float(data["duration_s"]),
+            check_id=str(data["id"]),
+        )
+
+
+class Check(abc.ABC):
+    """One question about the host. `requires` names checks whose failure makes this one pointless."""
+
+    id: ClassVar[str]
+    title: ClassVar[str]
+    tier: ClassVar[Tier] = Tier.BASIC
+    requires: ClassVar[Tuple[str, ...]] = ()
+    timeout_s: ClassVar[float] = 30.0
+    # With --deep, where a check then does more.
+    deep_timeout_s: ClassVar[Optional[float]] = None
+
+    def skip_reason(self, target: Target) -> Optional[str]:
+        """Return why the check has no meaning for `target`, or None when it applies."""
+        return None
+
+    def applies_to(self, target: Target) -> bool:
+        """Tell whether the check has a meaning for `target`."""
+        return self.skip_reason(target) is None
+
+    @abc.abstractmethod
+    def run(self, context: CheckContext) -> CheckResult:
+        """Measure through `context` and judge. A ProbeError that it lets through becomes ERROR."""
+
+
+class NpuCheck(Check):
+    """A check that only means something where an NPU is to be used."""
+
+    def skip_reason(self, target: Target) -> Optional[str]:
+        """Skip where the target is a CPU."""
+        return None if target.is_npu else target.why_no_npu
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a judge noticed; the worst of several decides the verdict."""
+
+    verdict: Verdict
+    text: str
+    remedy: Optional[Remedy] = None
+
+
+_WORST_FIRST = (Verdict.FAIL, Verdict.ERROR, Verdict.WARN, Verdict.PASS)
+
+
+def conclude(findings: List[Finding], all_well: str, evidence: Dict[str, Any]) -> CheckResult:
+    """Make a result of `findings`: the worst verdict, the texts that led to it, its first remedy."""
+    for verdict in _WORST_FIRST:
+        worst = [finding for finding in findings if finding.verdict is verdict]
+        if worst and verdict is not Verdict.PASS:
+            lesser = [f.text for f in findings if f.verdict not in (verdict, Verdict.PASS)]
+            if lesser:
+                evidence = {**evidence, "also": lesser}
+            remedy = next((finding.remedy for finding in worst if finding.remedy is not None), None)
+            return CheckResult(verdict, "; ".join(finding.text for finding in worst), evidence, remedy)
+    notes = [finding.text for finding in findings]
+    return CheckResult(Verdict.PASS, "; ".join([all_well, *notes]), evidence)

@@ -1,0 +1,43 @@
+"""The gate of a start: the fast checks, before the daemon loads anything. No torch; each check in its own process."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, List, Mapping, Optional
+
+from ascendd.errors import PreflightFailed
+from ascendd.preflight.check import CheckResult, Verdict
+from ascendd.preflight.context import CheckRequest
+from ascendd.preflight.discover import find_checks
+from ascendd.preflight.runner import run_checks
+
+# What decides within seconds whether this instance can serve. A restart changes no versions, but a reboot after an
+# upgrade does, so the CANN version is looked at every time.
+GATE_CHECKS = ("npu-presence", "cann-version", "service-environment", "model-artefact", "host-memory")
+
+
+def run_gate(config: Any, environ: Optional[Mapping[str, str]] = None, root: str = "/") -> List[CheckResult]:
+    """
+    Run the fast checks for an InstanceConfig inside the service; return their results.
+
+    Raises PreflightFailed (fact `results`: plain data of all) when one FAILs. WARN and ERROR do not stop a start:
+    what could not be measured is for the doctor to say. Blocks for seconds: call it from a thread.
+    """
+    import msgspec
+
+    request = CheckRequest(
+        config_json=msgspec.json.encode(config).decode(),
+        inside_service=True,
+        root=root,
+        environ=dict(os.environ if environ is None else environ),
+    )
+    results = run_checks([check for check in find_checks() if check.id in GATE_CHECKS], request)
+    failed = [result for result in results if result.verdict is Verdict.FAIL]
+    if failed:
+        remedies = [result.remedy.text for result in failed if result.remedy is not None]
+        raise PreflightFailed(
+            "; ".join(f"{result.check_id}: {result.summary}" for result in failed),
+            remedy=" ".join(remedies) or None,
+            results=[result.to_json() for result in results],
+        )
+    return results

@@ -1,0 +1,136 @@
+"""Tell the results: a calm table for people, JSON for machines, one exit code for both."""
+
+from __future__ import annotations
+
+import enum
+import shutil
+import sys
+import textwrap
+from typing import Any, Dict, List, Mapping, Sequence, TextIO
+
+from ascendd.preflight.check import CheckResult, Verdict
+from ascendd.preflight.target import Target
+
+SCHEMA_VERSION = 1
+
+
+class DoctorExit(enum.IntEnum):
+    """Exit codes of `ascendd doctor`; wrong usage is 64 as for every verb."""
+
+    PASS = 0  # Everything that applies was measured and is as it should be.
+    WARNINGS = 1  # It works, but somebody should look at it.
+    FAILURES = 2  # Serving would not work or not last.
+    COULD_NOT_CHECK = 3  # Something could not be measured, and nothing that was measured failed.
+
+
+_WORD = {
+    Verdict.PASS: ("pass", "green"),
+    Verdict.WARN: ("WARN", "yellow"),
+    Verdict.FAIL: ("FAIL", "bold red"),
+    Verdict.SKIPPED: ("skipped", "dim"),
+    Verdict.ERROR: ("ERROR", "magenta"),
+}
+
+
+def exit_code(results: Sequence[CheckResult]) -> DoctorExit:
+    """Return the code for `results`: failures beat could-not-check beats warnings; SKIPPED counts as pass."""
+    verdicts = {result.verdict for result in results}
+    if Verdict.FAIL in verdicts:
+        return DoctorExit.FAILURES
+    if Verdict.ERROR in verdicts:
+        return DoctorExit.COULD_NOT_CHECK
+    return DoctorExit.WARNINGS if Verdict.WARN in verdicts else DoctorExit.PASS
+
+
+def verdict_line(results: Sequence[CheckResult]) -> str:
+    """Return the last line of a report: what it comes to, and the counts."""
+    count = {verdict: sum(result.verdict is verdict for result in results) for verdict in Verdict}
+    parts = [f"{count[verdict]} {_WORD[verdict][0].lower()}" for verdict in Verdict if count[verdict]]
+    head = {
+        DoctorExit.PASS: "Ready",
+        DoctorExit.WARNINGS: "Ready, with warnings",
+        DoctorExit.FAILURES: "Not ready",
+        DoctorExit.COULD_NOT_CHECK: "Not known: something could not be checked",
+    }[exit_code(results)]
+    if all(result.verdict is Verdict.SKIPPED for result in results):
+        head = "Nothing to check"
+    return f"{head} ({', '.join(parts) or 'no checks'})"
+
+
+def to_json(results: Sequence[CheckResult], target: Target, titles: Mapping[str, str], version: str) -> Dict[str, Any]:
+    """Return the report as plain data. Fields are only ever added while the schema version stays."""
+    return {
+        "schema": SCHEMA_VERSION,
+        "version": version,
+        "device": "npu" if target.is_npu else "cpu",
+        "device_reason": target.reason,
+        "exit_code": int(exit_code(results)),
+        "summary": verdict_line(results),
+        "checks": [{**result.to_json(), "title": titles[result.check_id]} for result in results],
+    }
+
+
+def print_report(
+    results: Sequence[CheckResult], target: Target, titles: Mapping[str, str], out: TextIO = sys.stdout
+) -> None:
+    """Print the table, the remedies below it, and the verdict. Plain text where rich is not installed."""
+    try:
+        _print_rich(results, target, titles, out)
+    except ImportError:
+        _print_plain(results, target, titles, out)
+
+
+def remedy_lines(results: Sequence[CheckResult], titles: Mapping[str, str]) -> List[str]:
+    """Return what to do about each result that needs somebody, worst first."""
+    lines: List[str] = []
+    for verdict in (Verdict.FAIL, Verdict.ERROR, Verdict.WARN):
+        for result in results:
+            if result.verdict is verdict and result.remedy is not None:
+                lines.append(f"{titles[result.check_id]} ({result.check_id}): {result.remedy.text}")
+                lines += [f"    {command}" for command in result.remedy.commands]
+                lines.append(f"    runbook: docs/runbooks/{result.remedy.runbook}.md")
+    return lines
+
+
+def _print_rich(results: Sequence[CheckResult], target: Target, titles: Mapping[str, str], out: TextIO) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    # A pipe or a journal has no width; do not wrap into 80 columns there.
+    console = Console(file=out, highlight=False, width=None if out.isatty() else 160, soft_wrap=False)
+    console.print(Text(target.reason[:1].upper() + target.reason[1:]))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("Check", "Verdict", "Finding"):
+        table.add_column(name, no_wrap=name != "Finding", header_style="bold")
+    for result in results:
+        word, style = _WORD[result.verdict]
+        table.add_row(Text(titles[result.check_id]), Text(word, style=style), Text(result.summary))
+    console.print(table)
+    lines = remedy_lines(results, titles)
+    if lines:
+        console.print(Text("\nWhat to do", style="bold"))
+        for line in lines:
+            console.print(Text(line), soft_wrap=True)
+    console.print(Text("\n" + verdict_line(results), style="bold"))
+
+
+def _print_plain(results: Sequence[CheckResult], target: Target, titles: Mapping[str, str], out: TextIO) -> None:
+    def write(line: str) -> None:
+        out.write(line + "\n")
+
+    write(target.reason[:1].upper() + target.reason[1:])
+    wide = max([5, *(len(titles[result.check_id]) for result in results)])
+    room = max(40, shutil.get_terminal_size((160, 24)).columns - wide - 11)
+    write(f"{'Check':<{wide}}  {'Verdict':<7}  Finding")
+    for result in results:
+        first, *rest = textwrap.wrap(result.summary, room) or [""]
+        write(f"{titles[result.check_id]:<{wide}}  {_WORD[result.verdict][0]:<7}  {first}")
+        for line in rest:
+            write(f"{'':<{wide + 11}}{line}")
+    lines = remedy_lines(results, titles)
+    if lines:
+        write("\nWhat to do")
+        for line in lines:
+            write(line)
+    write("\n" + verdict_line(results))

@@ -1,0 +1,139 @@
+"""
+Run checks in the order of their requirements, each in a process of its own with its own time limit.
+
+A check that hangs is killed with everything it started; one that dies or raises is ERROR, which is not FAIL: nothing
+was measured. A check whose requirement failed is SKIPPED with that as the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Callable, Dict, List, Optional, Sequence, Type
+
+from ascendd.preflight.check import Check, CheckResult, Remedy, Verdict
+from ascendd.preflight.context import CheckContext, CheckRequest
+from ascendd.preflight.discover import in_order
+
+_CHILD = Path(__file__).resolve().with_name("child.py")
+_REAP_S = 2.0
+_BROKEN = Remedy("ASD-P02", "Run the check alone; if it breaks again, report it with `ascendd doctor --json`.")
+
+
+def run_checks(
+    checks: Sequence[Type[Check]], request: CheckRequest, on_result: Callable[[CheckResult], None] = lambda result: None
+) -> List[CheckResult]:
+    """Run `checks` and return one result for each, in the order they ran; `on_result` sees each at once."""
+    target = CheckContext(request).target
+    results: Dict[str, CheckResult] = {}
+    for cls in in_order(checks):
+        check = cls()
+        reason, unmet = check.skip_reason(target), _unmet(check, results)
+        if reason is not None:
+            result = CheckResult(Verdict.SKIPPED, reason, check_id=check.id)
+        elif unmet is not None:
+            summary = f"{unmet} failed, so this would say nothing"
+            result = CheckResult(Verdict.SKIPPED, summary, {"unmet": unmet}, check_id=check.id)
+        else:
+            result = run_isolated(cls, request)
+        results[check.id] = result
+        on_result(result)
+    return list(results.values())
+
+
+def run_isolated(cls: Type[Check], request: CheckRequest) -> CheckResult:
+    """Run one check in a child process; never raises for what the check does."""
+    limit_s = request.patience * (cls.deep_timeout_s if request.deep and cls.deep_timeout_s else cls.timeout_s)
+    started = time.monotonic()
+
+    def error(summary: str) -> CheckResult:
+        return CheckResult(Verdict.ERROR, summary, {}, _BROKEN, time.monotonic() - started, cls.id)
+
+    message = {
+        "sys_path": sys.path,
+        "module": cls.__module__,
+        "name": cls.__name__,
+        "context": request.to_json(),
+    }
+    process = subprocess.Popen(
+        [sys.executable, *_interpreter_flags(), str(_CHILD)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        answer, stderr = process.communicate(json.dumps(message).encode(), limit_s)
+    except subprocess.TimeoutExpired:
+        _kill_tree(process)
+        return error(f"could not check: no answer within {limit_s:g} s, so the check was killed")
+    except BaseException:
+        _kill_tree(process)
+        raise
+    # Whatever the check left behind goes with it.
+    _kill_group(process.pid)
+    if process.returncode < 0:
+        return error(f"could not check: the check died of {_signal_name(-process.returncode)}")
+    try:
+        return CheckResult.from_json(json.loads(answer))
+    except (ValueError, KeyError, TypeError):
+        lines = stderr.decode("utf-8", "replace").strip().splitlines()
+        return error(f"could not check: {lines[-1] if lines else f'exit status {process.returncode} and no result'}")
+
+
+def _unmet(check: Check, results: Dict[str, CheckResult]) -> Optional[str]:
+    """Return the id of the failed check that `check` hangs on, directly or through a skipped one."""
+    for required in check.requires:
+        result = results.get(required)
+        if result is not None and result.verdict is Verdict.FAIL:
+            return required
+        if result is not None and "unmet" in result.evidence:
+            return str(result.evidence["unmet"])
+    return None
+
+
+def _interpreter_flags() -> List[str]:
+    """Give the child the same view of installed packages that this process has."""
+    return [flag for flag, is_set in (("-I", sys.flags.isolated), ("-S", sys.flags.no_site)) if is_set]
+
+
+def _kill_tree(process: subprocess.Popen[bytes]) -> None:
+    """Kill the check and its descendants; a tool that it ran has a process group of its own."""
+    for pid in [process.pid, *_descendants(process.pid)]:
+        _kill_group(pid)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=_REAP_S)
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _descendants(root: int) -> List[int]:
+    children: Dict[int, List[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # The name in brackets may hold anything; what follows its last bracket is regular.
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    found, waiting = [], [root]
+    while waiting:
+        waiting += (below := children.get(waiting.pop(), []))
+        found += below
+    return found
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

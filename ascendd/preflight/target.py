@@ -1,0 +1,64 @@
+"""The target of a doctor's round: an NPU instance or a CPU instance, and why."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Optional, Tuple
+
+from ascendd.host.device_nodes import read_device_nodes
+from ascendd.host.files import HostFiles
+from ascendd.host.pci import find_pci_npus
+from ascendd.host.version_files import INSTALL_INFO, read_driver
+
+
+class DeviceChoice(enum.Enum):
+    """What the operator asked to have checked."""
+
+    AUTO = "auto"  # What the configuration says, else what the host has.
+    NPU = "npu"  # An NPU instance; its absence is a failure.
+    CPU = "cpu"  # A CPU instance; NPU checks are skipped.
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is checked. `reason` and, for a CPU, `why_no_npu` are for the operator; `has_model`: one was named."""
+
+    is_npu: bool
+    reason: str
+    why_no_npu: str = ""
+    families: Tuple[str, ...] = ()
+    has_model: bool = False
+
+
+def choose_target(files: HostFiles, choice: DeviceChoice, configured: Optional[str], has_model: bool) -> Target:
+    """
+    Decide between NPU and CPU. `configured` is engine.device of the configuration, None without one.
+
+    Any trace of an NPU counts: a host whose card fell off the bus still has its driver and must not pass as a CPU host.
+    """
+    npus = find_pci_npus(files)
+    families = tuple(sorted({npu.family for npu in npus}))
+
+    def npu(reason: str) -> Target:
+        return Target(True, reason, families=families, has_model=has_model)
+
+    def cpu(reason: str, why_no_npu: str) -> Target:
+        return Target(False, reason, why_no_npu, families, has_model)
+
+    if choice is DeviceChoice.CPU:
+        return cpu("--device cpu: checking what a CPU instance needs", "--device cpu")
+    if choice is DeviceChoice.NPU:
+        return npu("--device npu: checking what an NPU instance needs")
+    if configured in ("cpu", "cuda"):
+        said = f"the configuration says engine.device: {configured}"
+        return cpu(f"{said}, so NPU checks do not apply", said)
+    if configured == "npu":
+        return npu("the configuration says engine.device: npu")
+    if npus:
+        return npu(f"{len(npus)} NPU function(s) on the PCI bus: {npus[0].title}")
+    if read_device_nodes(files, ()).chips:
+        return npu("NPU device nodes found")
+    if files.exists(INSTALL_INFO) or read_driver(files).version is not None:
+        return npu("an NPU driver is installed, so an NPU is expected")
+    return cpu("no NPU found: checking what a CPU instance needs", "no NPU found")
