@@ -19,6 +19,7 @@ from gguf import GGMLQuantizationType
 
 from ascendd.artefact.gguf_config import build_config, build_generation_config
 from ascendd.artefact.gguf_tokenizer import build_tokenizer_files
+from ascendd.artefact.layout import Cut, Source
 from ascendd.artefact.source import CheckpointSource
 from ascendd.errors import ModelUnsupported, WeightsCorrupt
 
@@ -64,7 +65,7 @@ class GgufFile(CheckpointSource):
                 remedy="Merge the parts first: llama-gguf-split --merge FIRST_PART MERGED.gguf",
             )
         stored = {tensor.name: tensor for tensor in self._reader.tensors}
-        rope_factors = _dequantised(stored.pop(ROPE_FACTORS)) if ROPE_FACTORS in stored else None
+        rope_factors = np.array(stored.pop(ROPE_FACTORS).data) if ROPE_FACTORS in stored else None
         self._config = build_config(path, self.metadata, {name: _shape(t) for name, t in stored.items()}, rope_factors)
         self._tensors = {huggingface_name(name): tensor for name, tensor in stored.items()}
         self._shapes = {name: _shape(tensor) for name, tensor in self._tensors.items()}
@@ -93,11 +94,22 @@ class GgufFile(CheckpointSource):
 
     def read(self, name: str) -> torch.Tensor:
         """Return tensor `name`, dequantised, its rows in Hugging Face's order."""
-        weight = self._read_stored(name)
-        if self._architecture == "llama" and ".q_proj." in name:
-            return _pairs_to_halves(weight, self._config["num_attention_heads"])
-        if self._architecture == "llama" and ".k_proj." in name:
-            return _pairs_to_halves(weight, self._config["num_key_value_heads"])
+        return self.read_cut(Source(name, self._shapes[name]).whole())
+
+    def read_cut(self, cut: Cut) -> torch.Tensor:
+        """Return a part of a tensor, dequantising that part only where its blocks allow."""
+        name, tensor = cut.source.name, self._tensors[cut.source.name]
+        data, offset = tensor.data, cut.start
+        if cut.axis < len(cut.source.shape) - 1:
+            data, offset = data[cut.start : cut.stop], 0
+        else:
+            # Elements of the last axis are stored in blocks; plain numbers come as an array of elements already.
+            block, num_bytes = gguf.GGML_QUANT_SIZES[tensor.tensor_type] if data.dtype == np.uint8 else (1, 1)
+            if cut.start % block == 0 and cut.stop % block == 0:
+                data, offset = data[..., cut.start // block * num_bytes : cut.stop // block * num_bytes], 0
+        weight = self._decode(name, np.ascontiguousarray(data)).narrow(cut.axis, offset, cut.stop - cut.start)
+        if self._architecture == "llama" and (".q_proj." in name or ".k_proj." in name):
+            return _pairs_to_halves(weight, int(self._config["head_dim"]))
         return weight
 
     def config(self) -> dict[str, Any]:
@@ -121,18 +133,20 @@ class GgufFile(CheckpointSource):
         self._tensors = {}
         self._reader = None
 
-    def _read_stored(self, name: str) -> torch.Tensor:
-        tensor = self._tensors[name]
-        if tensor.tensor_type is GGMLQuantizationType.BF16:
-            return torch.from_numpy(np.array(tensor.data)).view(torch.bfloat16).view(_shape(tensor))
-        if tensor.tensor_type in PLAIN_DTYPES:
-            return torch.from_numpy(np.array(tensor.data))
+    def _decode(self, name: str, data: np.ndarray[Any, Any]) -> torch.Tensor:
+        kind = self._tensors[name].tensor_type
+        if kind is GGMLQuantizationType.BF16:
+            return torch.from_numpy(np.array(data)).view(torch.bfloat16)
+        if kind in PLAIN_DTYPES:
+            return torch.from_numpy(np.array(data))
+        return torch.from_numpy(np.asarray(self._dequantise(name, kind, data), dtype=np.float32))
+
+    def _dequantise(self, name: str, kind: GGMLQuantizationType, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         try:
-            return torch.from_numpy(_dequantised(tensor))
+            return gguf.dequantize(data, kind)
         except (NotImplementedError, KeyError) as error:
-            kind = tensor.tensor_type.name
             raise ModelUnsupported(
-                f"{self.path}: {name} is quantised as {kind}, which cannot be dequantised",
+                f"{self.path}: {name} is quantised as {kind.name}, which cannot be dequantised",
                 remedy="Use another quantisation of the model, such as Q8_0, Q4_K_M or F16.",
             ) from error
 
@@ -174,11 +188,7 @@ def _shape(tensor: Any) -> tuple[int, ...]:
     return tuple(int(size) for size in reversed(tensor.shape.tolist()))  # GGUF lists the fastest axis first
 
 
-def _dequantised(tensor: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
-    return np.asarray(gguf.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32).reshape(_shape(tensor))
-
-
-def _pairs_to_halves(weight: torch.Tensor, num_heads: int) -> torch.Tensor:
+def _pairs_to_halves(weight: torch.Tensor, head_dim: int) -> torch.Tensor:
     """Reorder rows of each head from (x0, y0, x1, y1, ...) to (x0, x1, ..., y0, y1, ...)."""
-    pairs = weight.view(num_heads, -1, 2, *weight.shape[1:])  # [heads, head_dim / 2, 2, columns]
+    pairs = weight.reshape(-1, head_dim // 2, 2, *weight.shape[1:])  # [heads, head_dim / 2, 2, columns]
     return pairs.transpose(1, 2).reshape(weight.shape)

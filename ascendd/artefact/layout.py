@@ -39,6 +39,10 @@ class Source(msgspec.Struct, frozen=True):
     name: str
     shape: tuple[int, ...]
 
+    def whole(self) -> Cut:
+        """Return the cut that takes all of it."""
+        return Cut(self, 0, 0, self.shape[0])
+
 
 class FusedTensor(msgspec.Struct, frozen=True):
     """One tensor of the engine: its sources are cut one by one, then stacked along axis 0 in this order."""
@@ -159,7 +163,7 @@ def _cut(tensor: FusedTensor, index: int, facts: ModelFacts, tp_rank: int, tp_si
     if tensor.shard is Shard.VOCAB:
         rows = -(-size // tp_size)
         return Cut(source, 0, min(tp_rank * rows, size), min((tp_rank + 1) * rows, size))
-    return Cut(source, 0, 0, size)
+    return source.whole()
 
 
 def _even(source: Source, axis: int, tp_rank: int, tp_size: int) -> Cut:

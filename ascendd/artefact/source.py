@@ -42,6 +42,10 @@ class CheckpointSource(ABC):
     def read(self, name: str) -> torch.Tensor:
         """Return tensor `name` whole, on the CPU; it may be a view of a mapped file."""
 
+    def read_cut(self, cut: Cut) -> torch.Tensor:
+        """Return a part of one tensor; it may be a view."""
+        return self.read(cut.source.name).narrow(cut.axis, cut.start, cut.stop - cut.start)
+
     @abstractmethod
     def config(self) -> dict[str, Any]:
         """Return config.json."""
@@ -115,14 +119,11 @@ class CheckpointSource(ABC):
 
     def read_rank_tensor(self, tensor: RankTensor) -> torch.Tensor:
         """Return a fused tensor as one rank holds it, in the stored dtype; a view where nothing has to be joined."""
-        parts = [self._read_cut(cut) for cut in tensor.cuts]
+        parts = [self.read_cut(cut) for cut in tensor.cuts]
         rows = sum(part.shape[0] for part in parts)
         if rows < tensor.shape[0]:
             parts.append(torch.zeros((tensor.shape[0] - rows, *tensor.shape[1:]), dtype=parts[0].dtype))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-    def _read_cut(self, cut: Cut) -> torch.Tensor:
-        return self.read(cut.source.name).narrow(cut.axis, cut.start, cut.stop - cut.start)
 
     def _check_tied_head(self) -> None:
         if not torch.equal(self.read("lm_head.weight"), self.read("model.embed_tokens.weight")):
