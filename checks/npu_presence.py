@@ -129,8 +129,8 @@ def _broken_layer(presence: Presence) -> Optional[Finding]:
         )
         return _fail(
             f"no NPU found ({counts}); {installed}",
-            "Check that the card is seated, powered and shown by the BMC; a card that fell off the bus comes back after a "
-            "power cycle. To serve on the CPU, set engine.device: cpu.",
+            "Check that the card is seated, powered and shown by the BMC; a card that fell off the bus comes back "
+            "after a power cycle. To serve on the CPU, set engine.device: cpu.",
             ("lspci -n -d 19e5:", "dmesg | grep -iE 'pcie|davinci'"),
         )
     if presence.pci and not nodes.chips:
@@ -174,8 +174,8 @@ def _broken_layer(presence: Presence) -> Optional[Finding]:
     if len(set(seen)) > 1 or (presence.is_container and presence.pci and max(seen) > presence.pci):
         return _fail(
             f"the counts disagree: {counts}",
-            "A chip that one layer shows and another does not has failed or is held by another container: look for it in "
-            "npu-smi and dmesg, then reset it or power-cycle the host.",
+            "A chip that one layer shows and another does not has failed or is held by another container: look for it "
+            "in npu-smi and dmesg, then reset it or power-cycle the host.",
             ("npu-smi info", "lspci -n -d 19e5:", "ls /dev/davinci*", "cat /proc/uda/namespace_node"),
         )
     return None
