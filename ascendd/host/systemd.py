@@ -16,30 +16,41 @@ class Notifier:
     """sd_notify(3) states; without systemd every call does nothing."""
 
     def __init__(self) -> None:
-        self._notifier = sdnotify.SystemdNotifier()
+        # sdnotify leaks a socket where it finds no manager, so it is not even asked then.
+        self._notifier = sdnotify.SystemdNotifier() if os.environ.get("NOTIFY_SOCKET") else None
         self._status = ""
+
+    def close(self) -> None:
+        """Close the link to the manager."""
+        if self._notifier is not None and self._notifier.socket is not None:
+            self._notifier.socket.close()
+        self._notifier = None
 
     def ready(self) -> None:
         """READY=1: the unit is active."""
-        self._notifier.notify("READY=1")
+        self._notify("READY=1")
 
     def stopping(self) -> None:
         """STOPPING=1: the unit is being deactivated."""
-        self._notifier.notify("STOPPING=1")
+        self._notify("STOPPING=1")
 
     def watchdog(self) -> None:
         """WATCHDOG=1: alive."""
-        self._notifier.notify("WATCHDOG=1")
+        self._notify("WATCHDOG=1")
 
     def status(self, text: str) -> None:
         """STATUS=: one line for `systemctl status`; the same text twice is sent once."""
         if text != self._status:
             self._status = text
-            self._notifier.notify("STATUS=" + " ".join(text.split()))
+            self._notify("STATUS=" + " ".join(text.split()))
+
+    def _notify(self, state: str) -> None:
+        if self._notifier is not None:
+            self._notifier.notify(state)
 
     def extend_timeout(self, seconds: float) -> None:
         """EXTEND_TIMEOUT_USEC: starting or stopping may take `seconds` more from now."""
-        self._notifier.notify(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
+        self._notify(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
 
 
 def listen_fds(environ: MutableMapping[str, str] | None = None) -> dict[str, int]:

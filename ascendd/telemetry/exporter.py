@@ -130,7 +130,9 @@ class MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
             return _plain(start_response, "404 Not Found", b"the metrics are at /metrics\n")
         if environ.get("REQUEST_METHOD") != "GET":
             return _plain(start_response, "405 Method Not Allowed", b"GET only\n", ("Allow", "GET"))
-        body: Iterable[bytes] = self._exposition(environ, start_response)
+        # Prometheus asks for OpenMetrics first, and there the library writes `_` for the `:` of vLLM's names.
+        classic = {**environ, "HTTP_ACCEPT": "text/plain; version=0.0.4"}
+        body: Iterable[bytes] = self._exposition(classic, start_response)
         return body
 
 

@@ -58,10 +58,10 @@ def configure(
     Set up logging of this process once; a later call replaces the earlier one.
 
     `stream` is standard error unless a test gives another. `instance`, `role` and `rank` are on every line of every
-    thread; the instance's name is by default the one that the supervisor gave its children.
+    thread; in a child of the supervisor the instance's name is the one that it was given.
     """
     out: LogStream = sys.stderr if stream is None else stream
-    name = os.environ.get(INSTANCE_VARIABLE, "") if instance is None else instance
+    name = os.environ.get(INSTANCE_VARIABLE) or instance or ""
     fields: dict[str, Any] = {"instance": name, "role": role}
     if rank is not None:
         fields["rank"] = rank
