@@ -1,0 +1,196 @@
+"""A real Prometheus scrapes a real daemon, and promtool reads its page."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+pytestmark = pytest.mark.system
+
+TINY_MODEL = Path(__file__).resolve().parent / "tiny_qwen2.py"
+# Names that people's dashboards ask for; the colon is theirs, and promtool says so of each.
+VLLM_NAMES = {
+    "vllm:e2e_request_latency_seconds", "vllm:generation_tokens_total", "vllm:gpu_cache_usage_ratio",
+    "vllm:inter_token_latency_seconds", "vllm:kv_cache_usage_perc", "vllm:num_requests_running",
+    "vllm:num_requests_waiting", "vllm:prompt_tokens_total", "vllm:request_queue_size", "vllm:request_queue_time_seconds",
+    "vllm:request_success_total", "vllm:time_per_output_token_seconds", "vllm:time_to_first_token_seconds",
+}  # fmt: skip
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """Ports of a running instance."""
+
+    api_port: int
+    metrics_port: int
+
+
+def free_ports(count: int) -> list[int]:
+    """Return loopback ports that nobody has, all different."""
+    with ExitStack() as stack:
+        socks = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for sock in socks:
+            sock.bind(("127.0.0.1", 0))
+        return [int(sock.getsockname()[1]) for sock in socks]
+
+
+def fetch(url: str, body: dict[str, object] | None = None) -> str:
+    """GET, or POST `body` as JSON."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=10) as response:
+        return str(response.read().decode())
+
+
+def eventually(ask: Callable[[], T | None], what: str, timeout_s: float = 60.0) -> T:
+    """Call `ask` until it returns something; connection errors count as nothing."""
+    deadline, last = time.monotonic() + timeout_s, "nothing"
+    while time.monotonic() < deadline:
+        try:
+            answer = ask()
+        except OSError as error:
+            answer, last = None, str(error)
+        if answer is not None:
+            return answer
+        time.sleep(0.2)
+    raise AssertionError(f"{what} did not happen within {timeout_s:g} s; last: {last}")
+
+
+@contextmanager
+def running(command: list[str], log_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `command` for the length of the block, then stop it with SIGTERM."""
+    with log_path.open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """An instance with a tiny model that has answered one request."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    subprocess.run([sys.executable, str(TINY_MODEL), str(folder / "tiny")], check=True, capture_output=True, timeout=60)
+    api_port, metrics_port = free_ports(2)
+    (folder / "instance.yaml").write_text(
+        f"model: {{path: {folder / 'tiny'}}}\n"
+        f"listen: {{port: {api_port}}}\n"
+        f"metrics: {{port: {metrics_port}}}\n"
+        "engine: {device: cpu, max_num_blocks: 64, num_threads: 1}\n"
+    )
+    command = [sys.executable, "-m", "ascendd", "run", "--instance", "prom", "--config", str(folder / "instance.yaml")]
+    with running(command, folder / "daemon.log") as process:
+        base = f"http://127.0.0.1:{api_port}"
+
+        def ready() -> str | None:
+            assert process.poll() is None, (folder / "daemon.log").read_text()
+            return fetch(f"{base}/readyz")
+
+        eventually(ready, "/readyz")
+        fetch(f"{base}/v1/completions", {"model": "tiny", "prompt": "hello", "max_tokens": 8, "temperature": 0})
+        yield Daemon(api_port, metrics_port)
+
+
+@pytest.fixture(scope="module")
+def prometheus(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], list[float]]]:
+    """A Prometheus that scrapes the daemon once a second; a function from PromQL to the values of its answer."""
+    if shutil.which("prometheus") is None:
+        pytest.skip("prometheus is not installed; on Debian: apt install prometheus")
+    folder = tmp_path_factory.mktemp("server")
+    (port,) = free_ports(1)
+    (folder / "prometheus.yml").write_text(
+        "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
+        "scrape_configs:\n"
+        "  - job_name: ascendd\n"
+        f"    static_configs: [{{targets: ['127.0.0.1:{daemon.metrics_port}']}}]\n"
+    )
+    command = [
+        "prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
+        f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn",
+    ]  # fmt: skip
+
+    def query(expression: str) -> list[float]:
+        url = f"http://127.0.0.1:{port}/api/v1/query?" + urllib.parse.urlencode({"query": expression})
+        answer = json.loads(fetch(url))
+        assert answer["status"] == "success", answer
+        return [float(series["value"][1]) for series in answer["data"]["result"]]
+
+    with running(command, folder / "prometheus.log"):
+        eventually(lambda: query("up") or None, "the first scrape")
+        yield query
+
+
+def test_prometheus_sees_the_instance_up(prometheus: Callable[[str], list[float]]) -> None:
+    """The scrape succeeds: `up` is 1, and the instance says of itself that it is ready."""
+    assert eventually(lambda: prometheus("up == 1") or None, "up == 1") == [1.0]
+    assert eventually(lambda: prometheus("ascendd_instance_ready == 1") or None, "readiness") == [1.0]
+
+
+def test_prometheus_stores_what_the_request_caused(prometheus: Callable[[str], list[float]]) -> None:
+    """The tokens of the one request arrive as a counter, under our name and under vLLM's, each counted once."""
+    ours = eventually(lambda: prometheus("ascendd_engine_generation_tokens_total > 8") or None, "generated tokens")
+    theirs = eventually(lambda: prometheus("vllm:generation_tokens_total > 8") or None, "generated tokens, vLLM's name")
+
+    # 8 for the request and 1 for the self-test at the start
+    assert ours == theirs == [9.0]
+    assert prometheus("sum(ascendd_requests_total)") == [1.0]
+
+
+def test_alert_expressions_have_values(prometheus: Callable[[str], list[float]]) -> None:
+    """The three classic alert conditions can be asked, and none of them holds on an idle instance."""
+    for expression in (
+        "vllm:gpu_cache_usage_ratio < 0.85",
+        "vllm:request_queue_size < 32",
+        "rate(vllm:time_per_output_token_seconds_count[1m]) >= 0",
+        "histogram_quantile(0.95, sum(vllm:time_to_first_token_seconds_bucket) by (le)) >= 0",
+    ):
+        assert eventually(lambda e=expression: prometheus(e) or None, expression)  # type: ignore[misc]
+
+
+def test_promtool_finds_only_the_names_of_others(daemon: Daemon) -> None:
+    """Promtool has nothing to say of ascendd_ metrics; of vLLM's names it says that they have a colon, and no more."""
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not installed; on Debian: apt install prometheus")
+    page = fetch(f"http://127.0.0.1:{daemon.metrics_port}/metrics")
+
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=page, capture_output=True, text=True, timeout=30, check=False
+    )
+
+    findings = set((done.stdout + done.stderr).strip().splitlines())
+    assert findings == {f"{name} metric names should not contain ':'" for name in VLLM_NAMES}
+    assert "ascendd_engine_generation_tokens_total" in page
+
+
+def test_promtool_parses_the_page(daemon: Daemon) -> None:
+    """Without the names of others, promtool ends with 0: the page is well-formed."""
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not installed; on Debian: apt install prometheus")
+    page = fetch(f"http://127.0.0.1:{daemon.metrics_port}/metrics")
+    ours = "".join(line for line in page.splitlines(keepends=True) if "vllm:" not in line)
+
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=ours, capture_output=True, text=True, timeout=30, check=False
+    )
+
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
