@@ -221,7 +221,7 @@ class EngineClient:
 
     def _dispatch(self, message: DataMessage) -> None:
         if isinstance(message, StepOutput):
-            columns = zip(message.seq_ids, message.token_ids, message.finish, message.num_cached, strict=True)
+            columns = list(zip(message.seq_ids, message.token_ids, message.finish, message.num_cached, strict=True))
             for seq_id, token_id, finish, num_cached in columns:
                 stream = self._streams.get(seq_id)
                 # None: aborted in the very step that made this token.

@@ -464,3 +464,9 @@ def api(shared_api: ApiUnderTest) -> Iterator[ApiUnderTest]:
     engine.wait(lambda: not engine.running_ids)
     assert shared_api.process.poll() is None, shared_api.log
     assert "Traceback" not in shared_api.log
+
+
+@pytest.fixture(scope="session")
+def script() -> type[Script]:
+    """What an engine's script is made of."""
+    return Script
