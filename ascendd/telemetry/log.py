@@ -7,9 +7,12 @@ that the journal turns into a priority. Values of keys that name a secret, and b
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
+import select
+import stat
 import sys
 from collections.abc import MutableMapping
 from typing import Any, Protocol
@@ -21,6 +24,7 @@ from ascendd.config.schema import LogSection
 _SECRET_KEYS = frozenset({"api_key", "api_keys", "apikey", "authorization", "password", "secret", "bearer"})
 _SECRET_TEXT = re.compile(r"(?i)\b(bearer\s+|sk-)[\w.~+/=-]{4,}")
 HIDDEN = "[hidden]"
+_CUT = " [...] "
 # Set by the supervisor for its children: a label for their lines, no switch.
 INSTANCE_VARIABLE = "ASCENDD_INSTANCE"
 
@@ -88,7 +92,7 @@ def configure(
             structlog.processors.format_exc_info,
             hide_secrets,
             _order,
-            structlog.processors.JSONRenderer(default=str, ensure_ascii=False),
+            _JsonLine(select.PIPE_BUF - 1 if _is_pipe(out) else None),
         ]
     )
     formatter = structlog.stdlib.ProcessorFormatter(
@@ -150,6 +154,38 @@ def hide_secrets(_logger: Any, _method: str, event: EventDict) -> EventDict:
 def _order(_logger: Any, _method: str, event: EventDict) -> EventDict:
     first = {key: event[key] for key in ("timestamp", "level", "event") if key in event}
     return {**first, **event}
+
+
+class _JsonLine:
+    """
+    Renders JSON; at most `max_bytes` of it by cutting the middle out of the longest texts.
+
+    Several processes share the pipe to the log writer, and only writes of up to PIPE_BUF are never mixed there.
+    """
+
+    def __init__(self, max_bytes: int | None) -> None:
+        self._max_bytes = max_bytes
+
+    def __call__(self, _logger: Any, _method: str, event: EventDict) -> str:
+        while True:
+            line = json.dumps(event, default=str, ensure_ascii=False)
+            excess = 0 if self._max_bytes is None else len(line.encode("utf-8", "replace")) - self._max_bytes
+            if excess <= 0:
+                return line
+            key = max(event, key=lambda name: len(str(event[name])))
+            text = str(event[key])
+            # By half at most: cutting one text to nothing would be worse than cutting two.
+            keep = max(len(text) - excess - len(_CUT), len(text) // 2) // 2
+            if len(text) <= 4 * len(_CUT):
+                return json.dumps({"event": "log.line_too_long", "num_keys": len(event)})
+            event[key] = text[:keep] + _CUT + text[len(text) - keep :]
+
+
+def _is_pipe(stream: LogStream) -> bool:
+    try:
+        return stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 class JournalFormatter(logging.Formatter):

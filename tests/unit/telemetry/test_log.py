@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import os
+import select
 import threading
 
 import pytest
@@ -124,6 +125,21 @@ def test_context_is_on_lines_of_other_threads():
     other, here = json_lines(emit)
 
     assert (other["role"], other.get("request_id"), here["request_id"]) == ("api", None, "r1")
+
+
+def test_a_line_into_a_pipe_is_never_longer_than_an_atomic_write():
+    """Into the shared pipe goes valid JSON of at most PIPE_BUF bytes, beginning and end of long texts kept."""
+    reader, writer = os.pipe()
+    with open(writer, "w", encoding="utf-8") as stream, open(reader, encoding="utf-8") as lines:
+        log.configure(LogSection(), instance="qwen2", role="api", stream=stream)
+
+        log.get_logger("api").info("api.long", text="a" * 9000 + "é" * 9000, other="b" * 5000, n=1)
+        stream.flush()
+        line = lines.readline()
+
+    assert len(line.encode()) <= select.PIPE_BUF
+    record = json.loads(line)
+    assert (record["event"], record["n"], record["text"][0], record["text"][-1]) == ("api.long", 1, "a", "é")
 
 
 def test_the_instance_that_the_supervisor_gave_wins(monkeypatch):
