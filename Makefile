@@ -36,9 +36,14 @@ venv: $(VENV)/.runtime-installed
 venv-dev: $(VENV)/.dev-installed
 
 $(VENV)/.created:
-	@python="$$(packaging/find_python.sh $(PYTHON))"; \
-	echo "making $(VENV) with $$python"; \
-	"$$python" -m venv --clear $(VENV); \
+	@# A .venv that somebody made by hand is used as it is; only one that does not start is made again.
+	@if packaging/find_python.sh $(abspath $(PY)) >/dev/null 2>&1; then \
+	    echo "using the $(VENV) that is there"; \
+	else \
+	    python="$$(packaging/find_python.sh $(PYTHON))"; \
+	    echo "making $(VENV) with $$python"; \
+	    "$$python" -m venv --clear $(VENV); \
+	fi; \
 	touch $@
 
 $(VENV)/.runtime-installed: pyproject.toml $(CONSTRAINTS) | $(VENV)/.created

@@ -92,10 +92,10 @@ def convert(source: Path, folder: Path) -> Path:
     return target
 
 
-def doctor() -> None:
+def doctor(model: Path) -> None:
     """Show what the preflight checks say of this machine."""
     headline(3, "the doctor: what a start would check on this machine")
-    status = ascendd("doctor", ok=(0, 1, 2, 3))
+    status = ascendd("doctor", "--model", str(model), ok=(0, 1, 2, 3))
     if status:
         meaning = {1: "warnings only", 2: "failures", 3: "some checks could not run"}[status]
         say(f"(exit status {status}: {meaning}; the demo goes on)")
@@ -198,8 +198,8 @@ def descendants(pid: int) -> Iterator[int]:
                 yield from descendants(child)
 
 
-def chat(port: int) -> None:
-    """Stream one answer to the terminal and say how fast it came."""
+def chat(port: int) -> int:
+    """Stream one answer to the terminal, say how fast it came, and return its number of tokens."""
     body = {
         "model": MODEL_NAME,
         "messages": [{"role": "user", "content": PROMPT}],
@@ -232,7 +232,8 @@ def chat(port: int) -> None:
         raise DemoFailed("the server sent no text", "Read the log in the demo's folder.")
     num_tokens, seconds = usage["completion_tokens"], time.monotonic() - first
     rate = (num_tokens - 1) / seconds if seconds else 0.0
-    say(f"\n\n{num_tokens} tokens, {rate:.1f} tokens/s, the first after {(first - started) * 1000:.0f} ms")
+    say(f"\n\n{num_tokens} tokens, {rate:.1f} tokens/s, the first after {(first - started) * 1000:.0f} ms\n")
+    return int(num_tokens)
 
 
 def events(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
@@ -244,15 +245,16 @@ def events(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
             yield json.loads(line[6:])
 
 
-def show_metrics(port: int) -> None:
-    """Print five figures of /metrics, which lag by up to two seconds."""
+def show_metrics(port: int, num_tokens: int) -> None:
+    """Print five figures of /metrics, once they count the `num_tokens` of the answer; they lag by up to two seconds."""
     deadline = time.monotonic() + 10
     while True:
         values = dict(
             line.rsplit(" ", 1) for line in get(port, "/metrics")[1].splitlines() if line[:1] not in ("", "#")
         )
         found = {name: values[name] for name in SHOWN_METRICS if name in values}
-        if len(found) == len(SHOWN_METRICS) and float(found["ascendd_engine_generation_tokens_total"]) > 1:
+        counted = float(found.get("ascendd_engine_generation_tokens_total", 0))
+        if len(found) == len(SHOWN_METRICS) and counted >= num_tokens:
             break
         if time.monotonic() > deadline:
             missing = ", ".join(name for name in SHOWN_METRICS if name not in found) or "a token count"
@@ -266,14 +268,14 @@ def run(folder: Path) -> None:
     """Go through all steps."""
     folder.mkdir(parents=True, exist_ok=True)
     model = convert(fetch(folder), folder)
-    doctor()
+    doctor(model)
     headline(4, "serve it: an OpenAI-compatible API on the loopback interface")
     server = Server(model, folder / "serve.log")
     try:
         server.wait_ready()
         headline(5, "ask it something, and look at the metrics")
-        chat(server.port)
-        show_metrics(server.metrics_port)
+        num_tokens = chat(server.port)
+        show_metrics(server.metrics_port, num_tokens)
         headline(6, "stop it as systemd would, with SIGTERM")
         server.stop()
     finally:
