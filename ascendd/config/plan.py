@@ -60,12 +60,12 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def kv_heads_per_rank(facts: ModelFacts, tp_size: int) -> int:
-    """Number of KV heads that one rank stores; at least one, because heads are replicated beyond their number."""
+    """Return the KV heads that one rank stores: at least one, because heads are replicated beyond their number."""
     return max(1, facts.num_kv_heads // tp_size)
 
 
 def weights_bytes_per_rank(facts: ModelFacts, dtype: str, tp_size: int) -> int:
-    """Bytes of one rank's weights, from the parameter count; norms are replicated, which is below 0.1 %."""
+    """Return the bytes of one rank's weights; that norms are replicated is below 0.1 %."""
     return math.ceil(facts.num_parameters / tp_size) * DTYPE_BYTES[dtype]
 
 
@@ -107,17 +107,22 @@ def plan_memory(
         useful = max_num_seqs * math.ceil(max_model_len / block_size)
         wanted, origin = min(fitting, useful), f"default: {DEFAULT_UTILIZATION:g} of the device"
         if device.kind == "cpu" and wanted * per_block > CPU_DEFAULT_KV_BYTES:
-            wanted, origin = CPU_DEFAULT_KV_BYTES // per_block, f"default on a CPU: {format_bytes(CPU_DEFAULT_KV_BYTES)}"
+            wanted, origin = (
+                CPU_DEFAULT_KV_BYTES // per_block,
+                f"default on a CPU: {format_bytes(CPU_DEFAULT_KV_BYTES)}",
+            )
 
     if wanted > fitting or wanted < 1:
         raise PlanDoesNotFit(
             f"{wanted} KV blocks of {format_bytes(per_block)} ({origin}) do not fit: {format_bytes(budget)} usable - "
             f"{format_bytes(weights)} weights - {format_bytes(reserve)} reserve leave room for {fitting} blocks",
-            remedy=f"Use at most --max-num-blocks {fitting}." if fitting else "Free memory, or choose a smaller model or dtype.",
+            remedy=f"Use at most --max-num-blocks {fitting}."
+            if fitting
+            else "Free memory, or choose a smaller model or dtype.",
             wanted=wanted,
             fitting=fitting,
         )
     return MemoryPlan(
-        weights_bytes=weights, reserve_bytes=reserve, budget_bytes=budget, bytes_per_token=per_token, bytes_per_block=per_block,
-        block_size=block_size, num_blocks=wanted, origin=origin,
+        weights_bytes=weights, reserve_bytes=reserve, budget_bytes=budget, bytes_per_token=per_token,
+        bytes_per_block=per_block, block_size=block_size, num_blocks=wanted, origin=origin,
     )  # fmt: skip

@@ -17,7 +17,7 @@ DEFAULT_BLOCK_SIZE = {"npu": 128}
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What the engine runs with. `origins` says for each field where its value came from, for `config show --resolved`."""
+    """What the engine runs with; `origins` says where each value came from, for `config show --resolved`."""
 
     model_path: str
     model_name: str
@@ -52,16 +52,20 @@ def resolve(config: InstanceConfig, facts: ModelFacts, device: DeviceFacts) -> E
     origins["dtype"] = "file" if config.model.dtype != "auto" else _why_dtype(dtype, facts, device)
     kv_dtype = dtype if engine.kv_cache_dtype == "auto" else engine.kv_cache_dtype
     origins["kv_cache_dtype"] = "file" if engine.kv_cache_dtype != "auto" else "same as dtype"
-    block_size = int(str(pick("block_size", engine.block_size, DEFAULT_BLOCK_SIZE.get(device.kind, 16), f"default on {device.kind}")))
+    block_size = int(
+        str(pick("block_size", engine.block_size, DEFAULT_BLOCK_SIZE.get(device.kind, 16), f"default on {device.kind}"))
+    )
     default_tokens = max(DEFAULT_BATCHED_TOKENS.get(device.kind, 2048), engine.max_num_seqs)
-    batched = int(str(pick("max_num_batched_tokens", engine.max_num_batched_tokens, default_tokens, f"default on {device.kind}")))
+    batched = int(
+        str(pick("max_num_batched_tokens", engine.max_num_batched_tokens, default_tokens, f"default on {device.kind}"))
+    )
     threads = int(str(pick("num_threads", engine.num_threads, device.num_cores, "cores this process may use")))
     asked_len = config.model.max_model_len
     max_model_len = int(str(pick("max_model_len", asked_len, facts.max_position_embeddings, "model")))
     if max_model_len > facts.max_position_embeddings:
         raise ConfigInvalid(
-            f"$.model.max_model_len = {max_model_len}: the model was made for {facts.max_position_embeddings} positions; "
-            f"write {facts.max_position_embeddings} or less",
+            f"$.model.max_model_len = {max_model_len}: the model was made for {facts.max_position_embeddings} positions;"
+            f" write {facts.max_position_embeddings} or less",
         )
     plan = plan_memory(
         facts=facts, device=device, dtype=dtype, kv_dtype=kv_dtype, block_size=block_size, tp_size=tp_size,
@@ -74,23 +78,27 @@ def resolve(config: InstanceConfig, facts: ModelFacts, device: DeviceFacts) -> E
         # One sequence of full length must fit, else it could never finish.
         if asked_len is not None:
             raise PlanDoesNotFit(
-                f"max_model_len {max_model_len} needs more than the {plan.num_tokens} tokens that {plan.num_blocks} KV blocks hold",
+                f"max_model_len {max_model_len} needs more than the {plan.num_tokens} tokens "
+                f"that {plan.num_blocks} KV blocks hold",
                 remedy=f"Use --max-model-len {plan.num_tokens}, or more KV cache.",
                 wanted=max_model_len,
                 fitting=plan.num_tokens,
             )
         max_model_len = plan.num_tokens
-        origins["max_model_len"] = f"lowered from the model's {facts.max_position_embeddings} to what the KV cache holds"
+        origins["max_model_len"] = (
+            f"lowered from the model's {facts.max_position_embeddings} to what the KV cache holds"
+        )
     return EngineConfig(
-        model_path=config.model.path, model_name=config.model.name or Path(config.model.path).name, device=device.kind, dtype=dtype,
-        kv_cache_dtype=kv_dtype, block_size=block_size, num_blocks=plan.num_blocks, max_model_len=max_model_len,
-        max_num_seqs=engine.max_num_seqs, max_num_batched_tokens=batched, enable_prefix_caching=engine.enable_prefix_caching,
-        enforce_eager=engine.enforce_eager, tensor_parallel_size=tp_size, num_threads=threads, seed=engine.seed, plan=plan, origins=origins,
+        model_path=config.model.path, model_name=config.model.name or Path(config.model.path).name,
+        device=device.kind, dtype=dtype, kv_cache_dtype=kv_dtype, block_size=block_size, num_blocks=plan.num_blocks,
+        max_model_len=max_model_len, max_num_seqs=engine.max_num_seqs, max_num_batched_tokens=batched,
+        enable_prefix_caching=engine.enable_prefix_caching, enforce_eager=engine.enforce_eager,
+        tensor_parallel_size=tp_size, num_threads=threads, seed=engine.seed, plan=plan, origins=origins,
     )  # fmt: skip
 
 
 def resolve_dtype(written: str, facts: ModelFacts, device: DeviceFacts) -> str:
-    """`auto` follows the checkpoint where the device computes in its dtype at full speed, else takes the device's first choice."""
+    """Return the dtype: `auto` follows the checkpoint where the device is fast at it, else takes its first choice."""
     if written != "auto":
         return written
     if facts.dtype in device.fast_dtypes:

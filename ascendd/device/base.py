@@ -1,4 +1,4 @@
-"""The Device interface. No torch at run time, so that everybody may import it; implementations import what they need."""
+"""The Device interface. No torch at run time, so that everybody may import it; implementations bring their own."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class DecodeGroup:
 
 @dataclass(slots=True)
 class PrefillChunk:
-    """Tokens [begin, end) of the flat batch belong to one sequence and stand at positions start .. start + end - begin."""
+    """Tokens [begin, end) of the flat batch are one sequence's and stand at positions start .. start + end - begin."""
 
     begin: int
     end: int
@@ -103,7 +103,13 @@ class Kernels(Protocol):
         """Write key and value [num_tokens, kv_heads, head_dim] into the slots of one layer's cache."""
 
     def paged_attention(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cache: torch.Tensor, context: AttentionContext, scale: float
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        cache: torch.Tensor,
+        context: AttentionContext,
+        scale: float,
     ) -> torch.Tensor:
         """
         Return causal attention of query [num_tokens, heads, head_dim] over all that its sequence has in the cache.
@@ -131,7 +137,7 @@ class Device(ABC):
 
     @abstractmethod
     def torch_device(self) -> str:
-        """The device string that tensors are made with."""
+        """Return the device string that tensors are made with."""
 
     @abstractmethod
     def memory_info(self) -> MemoryInfo:
@@ -143,7 +149,7 @@ class Device(ABC):
 
     @abstractmethod
     def allocate_kv(self, spec: KVCacheSpec) -> list[torch.Tensor]:
-        """Return one cache tensor per layer in the layout that this device's kernels expect. Raises DeviceOutOfMemory."""
+        """Return one cache tensor a layer in the layout that this device's kernels expect. Raises DeviceOutOfMemory."""
 
     @abstractmethod
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:

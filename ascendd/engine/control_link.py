@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import socket
@@ -66,7 +67,5 @@ class ControlLink(threading.Thread):
             self._channel.send(Stats(self.metrics.samples()))
 
     def _wake(self) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):  # full, so readable already
             os.write(self._wake_write, b"x")
-        except BlockingIOError:
-            pass  # full, so readable already

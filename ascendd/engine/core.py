@@ -1,6 +1,4 @@
-"""
-EngineCore: schedule, execute, update. No sockets, no threads: messages in, messages out, so tests drive it directly.
-"""
+"""EngineCore: schedule, execute, update. No sockets, no threads: messages in, messages out."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from ascendd.errors import AscenddError, ContextLengthExceeded, DeadlineExceeded
 from ascendd.ipc.messages import AddSequence, Fault, SamplingParams, SequenceFailed, StepOutput
 from ascendd.telemetry.metrics import ENGINE_METRICS, MetricStore
 
-# Prompt tokens in a step in which somebody decodes, as a share of the whole budget: bounds the pause between two tokens.
+# Prompt tokens of a step in which somebody decodes, as a share of the budget: bounds the pause between two tokens.
 DECODE_PREFILL_SHARE = 0.5
 
 
@@ -46,7 +44,9 @@ class EngineCore:
         self._runner = runner
         self._eos_token_ids = frozenset(eos_token_ids)
         self._clock = clock
-        self._kv = KVCacheManager(config.num_blocks, config.block_size, enable_prefix_caching=config.enable_prefix_caching)
+        self._kv = KVCacheManager(
+            config.num_blocks, config.block_size, enable_prefix_caching=config.enable_prefix_caching
+        )
         self._scheduler = Scheduler(
             self._kv,
             max_num_seqs=config.max_num_seqs,
@@ -79,9 +79,7 @@ class EngineCore:
         return self._scheduler.num_preemptions
 
     def add(self, message: AddSequence) -> SequenceFailed | None:
-        """
-        Take a sequence in, or return why not; nothing that the API let through by mistake may end the process.
-        """
+        """Take a sequence in, or return why not: a request that slipped past the API must not end the process."""
         try:
             self._check(message)
         except AscenddError as error:
@@ -121,7 +119,9 @@ class EngineCore:
             SequenceFailed(
                 sequence.seq_id,
                 Fault.from_error(
-                    DeadlineExceeded(f"the deadline passed after {sequence.num_output_tokens} of {sequence.params.max_tokens} tokens")
+                    DeadlineExceeded(
+                        f"the deadline passed after {sequence.num_output_tokens} of {sequence.params.max_tokens} tokens"
+                    )
                 ),
             )
             for sequence in late
@@ -174,11 +174,14 @@ class EngineCore:
         vocab_size = self._runner.vocab_size
         bad = next((token_id for token_id in message.prompt_token_ids if not 0 <= token_id < vocab_size), None)
         if bad is not None:
-            raise InvalidRequest(f"prompt token id {bad} is out of vocabulary; ids go from 0 to {vocab_size - 1}", param="prompt")
+            raise InvalidRequest(
+                f"prompt token id {bad} is out of vocabulary; ids go from 0 to {vocab_size - 1}", param="prompt"
+            )
         bad = next((token_id for token_id in message.params.stop_token_ids if not 0 <= token_id < vocab_size), None)
         if bad is not None:
             raise InvalidRequest(
-                f"stop_token_ids has {bad}, out of vocabulary; ids go from 0 to {vocab_size - 1}", param="stop_token_ids"
+                f"stop_token_ids has {bad}, out of vocabulary; ids go from 0 to {vocab_size - 1}",
+                param="stop_token_ids",
             )
         if self._scheduler.knows(message.seq_id):
             raise InvalidRequest(f"sequence id {message.seq_id} is in use")

@@ -75,7 +75,9 @@ def _body(_arguments: ChildArguments, channel: BlockingChannel[ControlMessage]) 
     return 0
 
 
-def load(config: InstanceConfig, channel: BlockingChannel[ControlMessage]) -> tuple[EngineConfig, ModelFacts, EngineCore]:
+def load(
+    config: InstanceConfig, channel: BlockingChannel[ControlMessage]
+) -> tuple[EngineConfig, ModelFacts, EngineCore]:
     """Build the core from a written configuration, reporting progress over `channel`."""
     import torch
 

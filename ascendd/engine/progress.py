@@ -22,11 +22,11 @@ class StepProgress:
         self._num_waiting = 0
 
     def begin(self) -> None:
-        """A step starts now."""
+        """Note that a step starts now."""
         self._started_s = time.monotonic()
 
     def end(self, num_running: int, num_waiting: int) -> None:
-        """The step is done."""
+        """Note that the step is done."""
         self._step_seq += 1
         self._started_s = None
         self._num_running, self._num_waiting = num_running, num_waiting

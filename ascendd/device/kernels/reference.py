@@ -42,7 +42,13 @@ class ReferenceKernels:
         slots[1].index_copy_(1, slot_mapping, value.transpose(0, 1).to(cache.dtype))
 
     def paged_attention(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cache: torch.Tensor, context: AttentionContext, scale: float
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        cache: torch.Tensor,
+        context: AttentionContext,
+        scale: float,
     ) -> torch.Tensor:
         out = torch.empty_like(query)
         for group in context.decode_groups:
@@ -56,14 +62,16 @@ class ReferenceKernels:
 
 
 def gather_blocks(cache: torch.Tensor, block_ids: torch.Tensor, head_dim: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return K and V of the blocks, each [kv_heads, len(block_ids) * block_size, head_dim], in the order of `block_ids`."""
+    """Return K and V of the blocks in order, each [kv_heads, len(block_ids) * block_size, head_dim]."""
     kv_heads = cache.shape[1]
     keys = cache[0].index_select(1, block_ids).view(kv_heads, -1, head_dim)
     values = cache[1].index_select(1, block_ids).view(kv_heads, -1, head_dim)
     return keys, values
 
 
-def _attend_decode(out: torch.Tensor, query: torch.Tensor, cache: torch.Tensor, group: DecodeGroup, scale: float) -> None:
+def _attend_decode(
+    out: torch.Tensor, query: torch.Tensor, cache: torch.Tensor, group: DecodeGroup, scale: float
+) -> None:
     num_rows, kv_heads = group.rows.shape[0], cache.shape[1]
     num_heads, head_dim = query.shape[1:]
     keys, values = gather_blocks(cache, group.block_table.flatten(), head_dim)
@@ -78,7 +86,13 @@ def _attend_decode(out: torch.Tensor, query: torch.Tensor, cache: torch.Tensor, 
 
 
 def _attend_prefill(
-    out: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cache: torch.Tensor, chunk: PrefillChunk, scale: float
+    out: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    cache: torch.Tensor,
+    chunk: PrefillChunk,
+    scale: float,
 ) -> None:
     num_new = chunk.end - chunk.begin
     num_heads, head_dim = query.shape[1:]

@@ -103,7 +103,9 @@ class BlockPool:
             if block.block_hash is not None:
                 assert self._published.get(block.block_hash) is block, f"{block} has a hash that is not published"
         assert NULL_BLOCK_ID not in free_ids, "the null block is free"
-        assert all(block.block_hash == key for key, block in self._published.items()), "a published block has another hash"
+        assert all(block.block_hash == key for key, block in self._published.items()), (
+            "a published block has another hash"
+        )
 
     def _unpublish(self, block: Block) -> None:
         if block.block_hash is not None:

@@ -10,7 +10,9 @@ from ascendd.engine.sequence import Sequence
 class KVCacheManager:
     """Gives sequences room for their next tokens. Block tables live in `Sequence.block_ids` and only grow."""
 
-    def __init__(self, num_blocks: int, block_size: int, *, enable_prefix_caching: bool = True, watermark: float = 0.01) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, *, enable_prefix_caching: bool = True, watermark: float = 0.01
+    ) -> None:
         self.block_size = block_size
         self.pool = BlockPool(num_blocks)
         self.enable_prefix_caching = enable_prefix_caching
@@ -25,7 +27,7 @@ class KVCacheManager:
         return self.pool.num_used_blocks / self.pool.num_blocks
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Number of blocks that `num_tokens` tokens take."""
+        """Return the number of blocks that `num_tokens` tokens take."""
         return -(-num_tokens // self.block_size)
 
     def match_prefix(self, sequence: Sequence) -> list[int]:
@@ -68,7 +70,7 @@ class KVCacheManager:
         return True
 
     def allocate_slots(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Make room for the sequence's first `num_tokens` tokens; return False, changing nothing, if blocks are short."""
+        """Make room for the first `num_tokens` tokens; return False, changing nothing, if blocks are short."""
         num_new = self.blocks_for(num_tokens) - len(sequence.block_ids)
         if num_new <= 0:
             return True

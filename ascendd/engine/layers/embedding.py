@@ -30,5 +30,5 @@ class LMHead:
             self._proj = scope.linear("lm_head")
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """hidden [num_samples, hidden] -> logits [num_samples, vocab] in float32, which sampling needs."""
+        """Map hidden [num_samples, hidden] to logits [num_samples, vocab] in float32, which sampling needs."""
         return self._proj(hidden).float()

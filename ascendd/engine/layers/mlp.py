@@ -16,5 +16,5 @@ class GatedMLP:
         self._down_proj = scope.linear("down_proj")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x [num_tokens, hidden] -> [num_tokens, hidden]."""
+        """Map x [num_tokens, hidden] to [num_tokens, hidden]."""
         return self._down_proj(self._kernels.silu_and_mul(self._gate_up_proj(x)))

@@ -30,7 +30,12 @@ class WeightScope:
     """
 
     def __init__(
-        self, source: WeightSource, device: Device, dtype: torch.dtype, prefix: str = "", on_read: Callable[[str, int], None] | None = None
+        self,
+        source: WeightSource,
+        device: Device,
+        dtype: torch.dtype,
+        prefix: str = "",
+        on_read: Callable[[str, int], None] | None = None,
     ) -> None:
         self._source = source
         self.device = device

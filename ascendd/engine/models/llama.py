@@ -39,7 +39,9 @@ class LlamaForCausalLM:
         body = scope.child("model")
         self._vocab_size = facts.vocab_size
         self._embedding = TokenEmbedding(body)
-        self._layers = [LlamaDecoderLayer(body.child(f"layers.{index}"), facts, index) for index in range(facts.num_layers)]
+        self._layers = [
+            LlamaDecoderLayer(body.child(f"layers.{index}"), facts, index) for index in range(facts.num_layers)
+        ]
         self._norm = RMSNorm(body, "norm", facts.rms_norm_eps)
         self._head = LMHead(scope, facts, self._embedding)
 

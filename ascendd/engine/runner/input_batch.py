@@ -60,7 +60,9 @@ class InputBatch:
         num_tokens = int(ends[-1])
         row_of_token = np.repeat(rows, counts)
         positions = np.arange(num_tokens, dtype=np.int64) + np.repeat(starts - begins, counts)
-        slots = self._table[row_of_token, positions // self._block_size] * self._block_size + positions % self._block_size
+        slots = (
+            self._table[row_of_token, positions // self._block_size] * self._block_size + positions % self._block_size
+        )
         token_ids = np.empty(num_tokens, dtype=np.int64)
         for chunk, begin, end in zip(chunks, begins.tolist(), ends.tolist(), strict=True):
             token_ids[begin:end] = chunk.sequence.token_ids[chunk.start : chunk.start + chunk.num_tokens]
@@ -70,7 +72,9 @@ class InputBatch:
         is_decode = (counts == 1) & (starts > 0)
         attention = AttentionContext(
             slot_mapping=torch.from_numpy(slots),
-            decode_groups=self._decode_groups(rows[is_decode], starts[is_decode] + 1, begins[is_decode]) if num_decodes else [],
+            decode_groups=self._decode_groups(rows[is_decode], starts[is_decode] + 1, begins[is_decode])
+            if num_decodes
+            else [],
             prefill_chunks=[
                 PrefillChunk(
                     int(begins[i]),

@@ -26,7 +26,11 @@ class ModelRunner:
     """Owns the weights, the KV tensors and the persistent batch of one rank."""
 
     def __init__(
-        self, config: EngineConfig, facts: ModelFacts, device: Device, on_progress: Callable[[float], None] | None = None
+        self,
+        config: EngineConfig,
+        facts: ModelFacts,
+        device: Device,
+        on_progress: Callable[[float], None] | None = None,
     ) -> None:
         self._config = config
         self._facts = facts

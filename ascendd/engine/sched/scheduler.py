@@ -23,7 +23,14 @@ class Scheduler:
     tokens of a stream stays that of a short chunk.
     """
 
-    def __init__(self, kv: KVCacheManager, *, max_num_seqs: int, max_num_batched_tokens: int, decode_prefill_tokens: int | None = None) -> None:
+    def __init__(
+        self,
+        kv: KVCacheManager,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        decode_prefill_tokens: int | None = None,
+    ) -> None:
         assert max_num_batched_tokens >= max_num_seqs, "a full batch could not decode"
         self._kv = kv
         self._max_num_seqs = max_num_seqs
@@ -141,15 +148,24 @@ class Scheduler:
         """Raise AssertionError unless the blocks held are exactly those in the tables of running sequences."""
         self._kv.pool.check_integrity()
         held = {block_id for sequence in self._running for block_id in sequence.block_ids}
-        assert len(held) == self._kv.pool.num_used_blocks, f"{self._kv.pool.num_used_blocks} blocks are held, {len(held)} are in tables"
-        assert len(self._running) + len(self._waiting) == len(self._sequences), "a sequence is neither running nor waiting"
+        assert len(held) == self._kv.pool.num_used_blocks, (
+            f"{self._kv.pool.num_used_blocks} blocks are held, {len(held)} are in tables"
+        )
+        assert len(self._running) + len(self._waiting) == len(self._sequences), (
+            "a sequence is neither running nor waiting"
+        )
         assert all(not sequence.block_ids for sequence in self._waiting), "a waiting sequence holds blocks"
 
     def _is_decode(self, sequence: Sequence) -> bool:
         return sequence.num_tokens - sequence.num_computed_tokens == 1
 
     def _make_room(
-        self, sequence: Sequence, num: int, output: SchedulerOutput, decodes: list[ScheduledChunk], prefills: list[ScheduledChunk]
+        self,
+        sequence: Sequence,
+        num: int,
+        output: SchedulerOutput,
+        decodes: list[ScheduledChunk],
+        prefills: list[ScheduledChunk],
     ) -> bool:
         """Allocate slots for `num` more tokens, preempting the newest of the lowest priority until they fit."""
         while not self._kv.allocate_slots(sequence, sequence.num_computed_tokens + num):

@@ -1,0 +1,236 @@
+"""The scheduler under any load: every sequence ends exactly once, with the tokens of an undisturbed run."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ascendd.engine.kv.kv_cache_manager import KVCacheManager
+from ascendd.engine.sched.scheduler import Scheduler
+from ascendd.engine.sequence import SequenceStatus
+from ascendd.ipc.messages import FinishReason
+
+
+def make(
+    num_blocks: int = 40,
+    block_size: int = 4,
+    *,
+    max_num_seqs: int = 8,
+    budget: int = 16,
+    prefix: bool = True,
+    **kwargs: int,
+):
+    kv = KVCacheManager(num_blocks, block_size, enable_prefix_caching=prefix)
+    return Scheduler(kv, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, **kwargs), kv
+
+
+def run(scheduler: Scheduler, runner, max_steps: int = 5000) -> dict[int, list[int]]:
+    """Step until nothing is left, checking the accounts after each step; return the tokens of each sequence."""
+    tokens: dict[int, list[int]] = {}
+    for _ in range(max_steps):
+        if not scheduler.has_work:
+            return tokens
+        output = scheduler.schedule()
+        for event in scheduler.update_from_output(output, runner.execute(output)):
+            tokens.setdefault(event.sequence.seq_id, []).append(event.token_id)
+        scheduler.check_integrity()
+    raise AssertionError(f"no end after {max_steps} steps")
+
+
+def test_decodes_come_before_prompts_and_share_one_budget(make_sequence, scripted_runner) -> None:
+    """A running sequence gets its token in the same step in which a new prompt gets the rest of the budget."""
+    scheduler, _ = make(budget=8)
+    runner = scripted_runner(4)
+    scheduler.add(make_sequence(1, num_prompt=4))
+    output = scheduler.schedule()
+    scheduler.update_from_output(output, runner.execute(output))
+    scheduler.add(make_sequence(2, num_prompt=20))
+    output = scheduler.schedule()
+
+    assert [(chunk.sequence.seq_id, chunk.num_tokens) for chunk in output.chunks] == [(1, 1), (2, 7)]
+    assert [chunk.samples for chunk in output.chunks] == [True, False]
+
+
+def test_prompt_chunks_shrink_while_somebody_decodes(make_sequence, scripted_runner) -> None:
+    """decode_prefill_tokens bounds the pause between two tokens of a stream."""
+    scheduler, _ = make(budget=16, decode_prefill_tokens=4)
+    runner = scripted_runner(4)
+    scheduler.add(make_sequence(1, num_prompt=4))
+    output = scheduler.schedule()
+    scheduler.update_from_output(output, runner.execute(output))
+    scheduler.add(make_sequence(2, num_prompt=20))
+
+    assert [chunk.num_tokens for chunk in scheduler.schedule().chunks] == [1, 4]
+
+
+def test_the_second_of_two_equal_prompts_reuses_full_blocks(make_sequence, scripted_runner) -> None:
+    """Blocks published by a finished step are shared; the last token is always computed."""
+    scheduler, kv = make()
+    runner = scripted_runner(4)
+    prompt = list(range(12))
+    scheduler.add(make_sequence(1, prompt=prompt))
+    first = run(scheduler, runner)[1]
+    scheduler.add(make_sequence(2, prompt=prompt))
+    output = scheduler.schedule()
+
+    assert output.chunks[0].start == 8
+    events = scheduler.update_from_output(output, runner.execute(output))
+    assert events[0].num_cached_tokens == 8
+    assert [events[0].token_id, *run(scheduler, runner)[2]] == first
+    assert kv.num_prefix_hits == 8
+
+
+def test_no_block_is_published_before_its_step_succeeded(make_sequence) -> None:
+    """A step that fails leaves nothing that another sequence could read."""
+    scheduler, kv = make()
+    scheduler.add(make_sequence(1, prompt=list(range(12))))
+    scheduler.schedule()
+
+    assert kv.match_prefix(make_sequence(2, prompt=list(range(12)))) == []
+
+
+def test_the_newest_is_preempted_and_the_oldest_goes_on(make_sequence, scripted_runner) -> None:
+    """Two sequences that together outgrow the pool both end, with the tokens they would have had alone."""
+    scheduler, kv = make(num_blocks=10, block_size=4, budget=32)
+    runner = scripted_runner(4)
+    sequences = [make_sequence(seq_id, num_prompt=8, max_tokens=20) for seq_id in (1, 2)]
+    for sequence in sequences:
+        scheduler.add(sequence)
+    tokens = run(scheduler, runner)
+
+    assert scheduler.num_preemptions > 0
+    assert sequences[0].num_preemptions == 0
+    for sequence in sequences:
+        assert tokens[sequence.seq_id] == scripted_runner.expected(sequence.token_ids[:8], 20)
+    assert kv.pool.num_free_blocks == 10
+
+
+def test_long_prompts_larger_than_the_pool_together_finish_in_bounded_steps(make_sequence, scripted_runner) -> None:
+    """Admission asks for the whole prompt, so chunks of several prompts never lock each other out (case B46)."""
+    scheduler, _ = make(num_blocks=12, block_size=4, budget=8)
+    for seq_id in (1, 2, 3):
+        scheduler.add(make_sequence(seq_id, num_prompt=30, max_tokens=8))
+    tokens = run(scheduler, scripted_runner(4), max_steps=200)
+
+    assert sorted(tokens) == [1, 2, 3]
+    assert all(len(ids) == 8 for ids in tokens.values())
+
+
+def test_lower_priority_value_is_served_first(make_sequence) -> None:
+    """The queue is ordered by priority, then by arrival."""
+    scheduler, _ = make(max_num_seqs=1)
+    for seq_id, priority in ((1, 5), (2, 0), (3, 0)):
+        scheduler.add(make_sequence(seq_id, priority=priority))
+
+    assert scheduler.schedule().chunks[0].sequence.seq_id == 2
+
+
+def test_a_deadline_ends_a_sequence_wherever_it_is(make_sequence, scripted_runner) -> None:
+    """Running and waiting sequences alike give their blocks back when their time is over."""
+    scheduler, kv = make(max_num_seqs=1)
+    scheduler.add(make_sequence(1, deadline_s=10.0, max_tokens=50))
+    scheduler.add(make_sequence(2, deadline_s=10.0))
+    scheduler.add(make_sequence(3))
+    output = scheduler.schedule()
+    scheduler.update_from_output(output, scripted_runner(4).execute(output))
+
+    assert [sequence.seq_id for sequence in scheduler.expired(9.9)] == []
+    assert [sequence.seq_id for sequence in scheduler.expired(10.0)] == [1, 2]
+    assert kv.pool.num_used_blocks == 0
+    scheduler.check_integrity()
+
+
+def test_unknown_and_finished_ids_are_ignored_by_abort(make_sequence, scripted_runner) -> None:
+    """A late abort of an ended sequence changes nothing (case B57)."""
+    scheduler, _ = make()
+    scheduler.add(make_sequence(1, max_tokens=1))
+    run(scheduler, scripted_runner(4))
+
+    assert scheduler.abort(1) is None
+    assert scheduler.abort(99) is None
+    scheduler.check_integrity()
+
+
+def test_an_abort_while_a_step_is_under_way_drops_its_token(make_sequence, scripted_runner) -> None:
+    """What a step produced for a sequence that is gone reaches nobody."""
+    scheduler, kv = make()
+    runner = scripted_runner(4)
+    scheduler.add(make_sequence(1))
+    scheduler.add(make_sequence(2))
+    output = scheduler.schedule()
+    result = runner.execute(output)
+    scheduler.abort(1)
+
+    assert [event.sequence.seq_id for event in scheduler.update_from_output(output, result)] == [2]
+    assert kv.pool.num_used_blocks == 1
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seed=st.integers(0, 2**32),
+    num_blocks=st.integers(8, 40),
+    budget=st.integers(4, 40),
+    max_num_seqs=st.integers(1, 4),
+    prefix=st.booleans(),
+)
+def test_any_load_with_aborts_ends_with_the_right_tokens(
+    scripted_runner, make_sequence, seed: int, num_blocks: int, budget: int, max_num_seqs: int, prefix: bool
+) -> None:
+    """Under any pool that fits one sequence: no leak, no double free, every sequence ends once, tokens as alone."""
+    rng = random.Random(seed)
+    scheduler, kv = make(num_blocks, 4, max_num_seqs=max_num_seqs, budget=budget, prefix=prefix)
+    runner = scripted_runner(4)
+    longest = num_blocks * 4 - 1
+    pending = []
+    for seq_id in range(rng.randint(1, 12)):
+        num_prompt = rng.randint(1, longest - 1)
+        prompt = [rng.choice((1, 2)) for _ in range(num_prompt)]
+        pending.append(make_sequence(seq_id, prompt=prompt, max_tokens=rng.randint(1, longest - num_prompt)))
+    wanted = {sequence.seq_id: (list(sequence.token_ids), sequence.params.max_tokens) for sequence in pending}
+    tokens: dict[int, list[int]] = {}
+    ended: list[int] = []
+    aborted: set[int] = set()
+    for _ in range(20_000):
+        while pending and rng.random() < 0.5:
+            scheduler.add(pending.pop())
+        if rng.random() < 0.02:
+            victim = scheduler.abort(rng.randrange(12))
+            aborted |= {victim.seq_id} if victim else set()
+        if not scheduler.has_work:
+            if not pending:
+                break
+            continue
+        output = scheduler.schedule()
+        assert output.num_tokens <= budget
+        for event in scheduler.update_from_output(output, runner.execute(output)):
+            tokens.setdefault(event.sequence.seq_id, []).append(event.token_id)
+            if event.finish is not FinishReason.RUNNING:
+                ended.append(event.sequence.seq_id)
+        scheduler.check_integrity()
+
+    assert not scheduler.has_work
+    assert sorted([*ended, *aborted]) == sorted(wanted)
+    for seq_id in ended:
+        prompt, num_tokens = wanted[seq_id]
+        assert tokens[seq_id] == scripted_runner.expected(prompt, num_tokens)
+    assert kv.pool.num_free_blocks == num_blocks
+
+
+def test_a_finished_sequence_says_so(make_sequence, scripted_runner) -> None:
+    """Status and reason are final once the last token is out."""
+    scheduler, _ = make()
+    sequence = make_sequence(1, max_tokens=2)
+    scheduler.add(sequence)
+    run(scheduler, scripted_runner(4))
+
+    assert sequence.status is SequenceStatus.FINISHED
+    assert sequence.finish_reason is FinishReason.LENGTH
+
+
+def test_a_budget_smaller_than_the_batch_is_refused() -> None:
+    """A full batch must be able to decode in one step."""
+    with pytest.raises(AssertionError, match="could not decode"):
+        make(max_num_seqs=8, budget=4)
