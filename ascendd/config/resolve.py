@@ -64,7 +64,7 @@ def resolve(config: InstanceConfig, facts: ModelFacts, device: DeviceFacts) -> E
     max_model_len = int(str(pick("max_model_len", asked_len, facts.max_position_embeddings, "model")))
     if max_model_len > facts.max_position_embeddings:
         raise ConfigInvalid(
-            f"$.model.max_model_len = {max_model_len}: the model was made for {facts.max_position_embeddings} positions;"
+            f"$.model.max_model_len = {max_model_len}: the model has {facts.max_position_embeddings} positions;"
             f" write {facts.max_position_embeddings} or less",
         )
     plan = plan_memory(

@@ -56,21 +56,9 @@ def _body(_arguments: ChildArguments, channel: BlockingChannel[ControlMessage]) 
     gc.collect()
     gc.freeze()  # the model's objects live as long as the process; no collection need look at them again
     logger.info(
-        "engine.ready", episode=episode, dtype=engine_config.dtype, dtype_origin=engine_config.origins["dtype"],
-        num_blocks=engine_config.num_blocks, block_size=engine_config.block_size, max_model_len=engine_config.max_model_len,
-        num_threads=engine_config.num_threads,
-    )  # fmt: skip
-    channel.send(
-        Ready(
-            {
-                "device": engine_config.device,
-                "dtype": engine_config.dtype,
-                "num_blocks": engine_config.num_blocks,
-                "block_size": engine_config.block_size,
-                "max_model_len": engine_config.max_model_len,
-            }
-        )
+        "engine.loaded", episode=episode, dtype_origin=engine_config.origins["dtype"], **_ready_facts(engine_config)
     )
+    channel.send(Ready(_ready_facts(engine_config)))
     EngineLoop(core, engine_config, facts, link, progress).run()
     return 0
 
@@ -110,6 +98,17 @@ def load(
     channel.send(Progress("warming up", 0.97))
     core.warm_up()
     return engine_config, facts, core
+
+
+def _ready_facts(config: EngineConfig) -> dict[str, str | int]:
+    return {
+        "device": config.device,
+        "dtype": config.dtype,
+        "num_blocks": config.num_blocks,
+        "block_size": config.block_size,
+        "max_model_len": config.max_model_len,
+        "num_threads": config.num_threads,
+    }
 
 
 class EngineLoop:

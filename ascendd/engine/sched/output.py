@@ -10,7 +10,7 @@ from ascendd.ipc.messages import FinishReason
 
 @dataclass(frozen=True, slots=True)
 class ScheduledChunk:
-    """Tokens [start, start + num_tokens) of `sequence` are computed; `samples` when the last of them is its newest token."""
+    """Tokens [start, start + num_tokens) of `sequence`; it `samples` when the last of them is the newest token."""
 
     sequence: Sequence
     start: int
