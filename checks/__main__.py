@@ -7,7 +7,6 @@ import json
 import sys
 from typing import List, Optional
 
-from ascendd import __version__
 from ascendd.errors import AscenddError, ExitCode
 from ascendd.preflight.context import CheckContext, CheckRequest
 from ascendd.preflight.discover import select
@@ -43,6 +42,8 @@ def main(argv: Optional[List[str]] = None) -> int:
     titles = {check.id: check.title for check in checks}
     target = CheckContext(request).target
     if args.as_json:
+        from ascendd import __version__
+
         json.dump(to_json(results, target, titles, __version__), sys.stdout, indent=2, ensure_ascii=False)
         sys.stdout.write("\n")
     else:

@@ -5,6 +5,8 @@ Run as a program by preflight.runner. Vendor libraries print where they like, so
 standard error.
 """
 
+from __future__ import annotations
+
 import importlib
 import json
 import os
