@@ -42,9 +42,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     titles = {check.id: check.title for check in checks}
     target = CheckContext(request).target
     if args.as_json:
-        from ascendd import __version__
-
-        json.dump(to_json(results, target, titles, __version__), sys.stdout, indent=2, ensure_ascii=False)
+        json.dump(to_json(results, target, titles), sys.stdout, indent=2, ensure_ascii=False)
         sys.stdout.write("\n")
     else:
         print_report(results, target, titles)

@@ -31,7 +31,6 @@ def doctor(  # noqa: PLR0917 - typer reads one parameter per option
 
     Exit status: 0 all pass, 1 warnings, 2 failures, 3 something could not be checked.
     """
-    from ascendd import __version__
     from ascendd.preflight.context import CheckContext, CheckRequest
     from ascendd.preflight.discover import find_checks, select
     from ascendd.preflight.report import exit_code, print_report, to_json
@@ -57,7 +56,7 @@ def doctor(  # noqa: PLR0917 - typer reads one parameter per option
     titles = {check.id: check.title for check in checks}
     target = CheckContext(request).target
     if as_json:
-        print(json.dumps(to_json(results, target, titles, __version__), indent=2, ensure_ascii=False))
+        print(json.dumps(to_json(results, target, titles), indent=2, ensure_ascii=False))
     else:
         print_report(results, target, titles, sys.stdout)
     return int(exit_code(results))

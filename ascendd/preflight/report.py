@@ -8,6 +8,7 @@ import sys
 import textwrap
 from typing import Any, Dict, List, Mapping, Sequence, TextIO
 
+from ascendd import __version__
 from ascendd.preflight.check import CheckResult, Verdict
 from ascendd.preflight.target import Target
 
@@ -57,11 +58,11 @@ def verdict_line(results: Sequence[CheckResult]) -> str:
     return f"{head} ({', '.join(parts) or 'no checks'})"
 
 
-def to_json(results: Sequence[CheckResult], target: Target, titles: Mapping[str, str], version: str) -> Dict[str, Any]:
+def to_json(results: Sequence[CheckResult], target: Target, titles: Mapping[str, str]) -> Dict[str, Any]:
     """Return the report as plain data. Fields are only ever added while the schema version stays."""
     return {
         "schema": SCHEMA_VERSION,
-        "version": version,
+        "version": __version__,
         "device": "npu" if target.is_npu else "cpu",
         "device_reason": target.reason,
         "exit_code": int(exit_code(results)),

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from ascendd import __version__
 from ascendd.preflight.check import CheckResult, Remedy, Verdict
 from ascendd.preflight.report import DoctorExit, exit_code, print_report, remedy_lines, to_json, verdict_line
 from ascendd.preflight.target import Target
@@ -101,8 +102,8 @@ def test_the_json_report_names_its_schema() -> None:
     """Machines get the schema version, the exit code and every field of every check."""
     rows = results(WARN)
 
-    report = to_json(rows, CPU, titles(rows), "1.2.3")
+    report = to_json(rows, CPU, titles(rows))
 
-    assert (report["schema"], report["version"], report["device"], report["exit_code"]) == (1, "1.2.3", "cpu", 1)
+    assert (report["schema"], report["version"], report["device"], report["exit_code"]) == (1, __version__, "cpu", 1)
     assert set(report["checks"][0]) == {"id", "title", "verdict", "summary", "evidence", "remedy", "duration_s"}
     assert report["checks"][0]["remedy"]["commands"] == ["command 0"]
