@@ -44,10 +44,10 @@ class HostMemory(Check):
             limit = service.memory_max_bytes  # the unit is not running, so its group is not there to be read
             memory = Memory(memory.total_bytes, memory.available_bytes, limit, limit, "MemoryMax= of the unit")
         is_running = service is not None and service.is_active
-        return judge(memory, _need(context, memory), is_npu=context.target.is_npu, is_running=is_running)
+        return judge(memory, _need(context, memory), on_device=_on_device(context), is_running=is_running)
 
 
-def judge(memory: Memory, need: Optional[Need], *, is_npu: bool, is_running: bool = False) -> CheckResult:
+def judge(memory: Memory, need: Optional[Need], *, on_device: bool, is_running: bool = False) -> CheckResult:
     """Decide; while the instance itself runs, its own use explains what is missing now."""
     evidence: Dict[str, Any] = {
         "total_bytes": memory.total_bytes,
@@ -78,12 +78,17 @@ def judge(memory: Memory, need: Optional[Need], *, is_npu: bool, is_running: boo
         text = "Free memory, raise MemoryMax= of the unit, or choose a smaller model, dtype or KV cache."
         return conclude([_finding(Verdict.FAIL, said, text)], "", evidence)
     weights = need.parts.get("weights", 0)
-    if is_npu and ceiling < weights * COMFORTABLE_SHARE:
+    if on_device and ceiling < weights * COMFORTABLE_SHARE:
         said = f"{_gib(ceiling)} is less than twice the {_gib(weights)} of weights; loading will be slow"
         return conclude(
             [_finding(Verdict.WARN, said, "More host memory lets the page cache hold the model.")], "", evidence
         )
     return conclude([], f"{_gib(need.num_bytes)} needed ({spoken}, {need.dtype}), {_gib(usable)} free{where}", evidence)
+
+
+def _on_device(context: CheckContext) -> bool:
+    """Tell whether weights and KV cache live in the memory of an accelerator."""
+    return context.target.is_npu or (context.config is not None and context.config.engine.device == "cuda")
 
 
 def _need(context: CheckContext, memory: Memory) -> Optional[Need]:
@@ -97,12 +102,12 @@ def _need(context: CheckContext, memory: Memory) -> Optional[Need]:
     except (ImportError, AscenddError):
         return None
     config = context.config or _default_config(context.model_path)
-    if context.target.is_npu:
-        return _npu_need(config, facts)
+    if _on_device(context):
+        return _device_need(config, facts)
     return _cpu_need(config, facts, memory, fast_dtypes(context.files))
 
 
-def _npu_need(config: Any, facts: Any) -> Need:
+def _device_need(config: Any, facts: Any) -> Need:
     """Weights pass through host memory on their way to the devices: the model and one layer of it."""
     from ascendd.config.plan import DTYPE_BYTES
 

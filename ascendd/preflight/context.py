@@ -12,7 +12,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any, Callable, Dict, FrozenSet, Mapping, Optional
 
-from ascendd.errors import ModelUnsupported
+from ascendd.errors import ProbeUnavailable
 from ascendd.host import acl
 from ascendd.host.command import RunCommand, run_command
 from ascendd.host.files import HostFiles
@@ -116,5 +116,5 @@ def _decode_config(config_json: Optional[str]) -> Any:
 
         from ascendd.config.schema import InstanceConfig
     except ImportError as error:
-        raise ModelUnsupported(f"a configuration needs {error.name}, which this Python lacks") from error
+        raise ProbeUnavailable(f"a configuration needs {error.name}, which this Python lacks") from error
     return msgspec.json.decode(config_json, type=InstanceConfig)

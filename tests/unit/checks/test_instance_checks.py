@@ -129,10 +129,10 @@ MEMORIES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("memory", "need", "is_npu", "is_running", "verdict", "words"), MEMORIES)
-def test_host_memory(memory, need, is_npu: bool, is_running: bool, verdict: Verdict, words: str) -> None:
+@pytest.mark.parametrize(("memory", "need", "on_device", "is_running", "verdict", "words"), MEMORIES)
+def test_host_memory(memory, need, on_device: bool, is_running: bool, verdict: Verdict, words: str) -> None:
     """The need against what is free and what the control group allows; a running instance explains its own use."""
-    result = host_memory.judge(memory, need, is_npu=is_npu, is_running=is_running)
+    result = host_memory.judge(memory, need, on_device=on_device, is_running=is_running)
 
     assert (result.verdict, words in result.summary) == (verdict, True), result.summary
     assert (result.remedy is None) == (verdict is PASS)
