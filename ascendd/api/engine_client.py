@@ -61,7 +61,7 @@ class NewSequence:
 class OutputStream:
     """The tokens of one request's sequences in order of arrival, until each has ended or one has failed."""
 
-    def __init__(self, client: EngineClient, seq_ids: Sequence[int]) -> None:
+    def __init__(self, client: EngineClient, seq_ids: Sequence[int], deadline: float) -> None:
         self._client = client
         self._choice = {seq_id: choice for choice, seq_id in enumerate(seq_ids)}
         self._seq_ids = list(seq_ids)
@@ -70,21 +70,17 @@ class OutputStream:
         self._wakeup = asyncio.Event()
         self._error: AscenddError | None = None
         self._max_queued = MAX_QUEUED_TOKENS * max(1, len(seq_ids))
+        # A timer, not asyncio.wait_for: before Python 3.12 that one loses a cancellation which comes with a token, and
+        # the tokens of a client that left would be made to the end.
+        self._timer = asyncio.get_running_loop().call_at(deadline, self._expire)
 
-    async def next_events(self, deadline: float) -> list[TokenEvent]:
-        """
-        Wait for and return all tokens that are there, at least one.
-
-        `deadline` is loop time. Raises DeadlineExceeded, or the error that ended the request.
-        """
+    async def next_events(self) -> list[TokenEvent]:
+        """Wait for and return all tokens that are there, at least one. Raises the error that ended the request."""
         while not self._events:
             if self._error is not None:
                 raise self._error
             self._wakeup.clear()
-            try:
-                await asyncio.wait_for(self._wakeup.wait(), deadline - asyncio.get_running_loop().time())
-            except (asyncio.TimeoutError, TimeoutError):
-                raise DeadlineExceeded("the request was not finished within admission.request_timeout_s") from None
+            await self._wakeup.wait()
         events, self._events = self._events, []
         return events
 
@@ -97,6 +93,7 @@ class OutputStream:
 
     def close(self) -> None:
         """Abort whatever has not ended."""
+        self._timer.cancel()
         left, self._open = sorted(self._open), set()
         if left:
             self._client.abort(left)
@@ -119,6 +116,9 @@ class OutputStream:
         if self._error is None:
             self._error = error
         self._wakeup.set()
+
+    def _expire(self) -> None:
+        self.fail(DeadlineExceeded("the request was not finished within admission.request_timeout_s"))
 
 
 class EngineClient:
@@ -173,13 +173,14 @@ class EngineClient:
         """
         Give `sequences` to the engine and return their common stream.
 
-        `deadline` is CLOCK_MONOTONIC seconds. Raises EngineRestarting when the engine is gone.
+        At `deadline`, loop time and thus CLOCK_MONOTONIC, the stream fails with DeadlineExceeded.
+        Raises EngineRestarting when the engine is gone.
         """
         channel = self._channel
         if channel is None or self.hello is None:
             raise EngineRestarting("the engine is not connected")
         seq_ids = [next(self._next_id) for _ in sequences]
-        stream = OutputStream(self, seq_ids)
+        stream = OutputStream(self, seq_ids, deadline)
         try:
             for seq_id, new in zip(seq_ids, sequences, strict=True):
                 self._streams[seq_id] = stream
@@ -187,6 +188,7 @@ class EngineClient:
         except PeerClosed as error:
             for seq_id in seq_ids:
                 self._streams.pop(seq_id, None)
+            stream.close()
             raise EngineRestarting("the engine went away") from error
         return stream
 

@@ -131,17 +131,17 @@ class Generation:
         self._metrics.observe("ascendd_request_queue_seconds", time.monotonic() - self._received_at)
         self._stream = engine.submit(sequences, request_id=request_id, deadline=deadline, priority=self._spec.priority)
 
-    async def deltas(self, deadline: float) -> AsyncIterator[list[Delta]]:
+    async def deltas(self) -> AsyncIterator[list[Delta]]:
         """
         Yield what is new, one Delta for a sequence at most, until all sequences have ended.
 
-        Raises DeadlineExceeded at loop time `deadline`, or the error that ended the request.
+        Raises DeadlineExceeded at the deadline of `submit`, or the error that ended the request.
         """
         if self._stream is None:
             yield [Delta(index, "", "length") for index in range(self.num_sequences)]
             return
         while None in self.finish_reasons:
-            yield self._collect(await self._stream.next_events(deadline))
+            yield self._collect(await self._stream.next_events())
 
     def __enter__(self) -> Generation:
         return self

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from ascendd.api.errors import as_request_error, error_response
-from ascendd.api.service import SERVICE, ApiService, RequestRecord
+from ascendd.api.service import SERVICE, ApiService, RequestRecord, log_defect
 from ascendd.errors import RequestAborted
 from ascendd.telemetry.log import get_logger
 
@@ -50,7 +50,7 @@ async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
         failure = as_request_error(error)
         record.error_code = failure.code
         if failure.http_status == 500:
-            _log.exception("api.request_failed", request_id=record.request_id, route=_route(request))
+            log_defect("api.request_failed", error, record)
         response = error_response(failure)
         status = failure.http_status
     finally:

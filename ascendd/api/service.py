@@ -23,7 +23,7 @@ from ascendd.api.sse import EventStream
 from ascendd.api.tokenizer import ModelTokenizer
 from ascendd.config.quantity import parse_bytes
 from ascendd.config.schema import InstanceConfig
-from ascendd.errors import BodyTooLarge, DeadlineExceeded, InvalidRequest, ModelUnknown
+from ascendd.errors import AscenddError, BodyTooLarge, DeadlineExceeded, InvalidRequest, ModelUnknown
 from ascendd.ipc.messages import EngineHello
 from ascendd.telemetry.log import get_logger
 from ascendd.telemetry.metrics import API_METRICS, MetricStore
@@ -91,10 +91,15 @@ class ApiService:
                 f"the body has {request.content_length} bytes; listen.max_body_bytes is {self.max_body_bytes}",
                 max_body_bytes=self.max_body_bytes,
             )
+        reading = asyncio.ensure_future(request.read())
         try:
-            return await asyncio.wait_for(request.read(), self.config.admission.request_timeout_s)
-        except (asyncio.TimeoutError, TimeoutError):
-            raise DeadlineExceeded("the body was not received within admission.request_timeout_s") from None
+            # Not asyncio.wait_for, which may lose the cancellation of a client that leaves (see engine_client).
+            done, _ = await asyncio.wait({reading}, timeout=self.config.admission.request_timeout_s)
+            if not done:
+                raise DeadlineExceeded("the body was not received within admission.request_timeout_s")
+            return reading.result()
+        finally:
+            reading.cancel()
 
     def check_model(self, name: str | None) -> None:
         """Raise ModelUnknown unless `name` is the model served here; no other one ever answers for it."""
@@ -127,21 +132,19 @@ class ApiService:
         with generation:
             generation.submit(self.engine, record.request_id, deadline)
             if stream:
-                return await self._stream(request, form, generation, deadline)
+                return await self._stream(request, form, generation)
             texts = [""] * generation.num_sequences
-            async for deltas in generation.deltas(deadline):
+            async for deltas in generation.deltas():
                 for delta in deltas:
                     texts[delta.choice] += delta.text
             body = _encode(form.whole(generation, texts))
         return web.Response(body=body, content_type="application/json")
 
-    async def _stream(
-        self, request: web.Request, form: AnswerForm, generation: Generation, deadline: float
-    ) -> web.StreamResponse:
+    async def _stream(self, request: web.Request, form: AnswerForm, generation: Generation) -> web.StreamResponse:
         record = record_of(request)
         events = EventStream(request)
         try:
-            async for deltas in generation.deltas(deadline):
+            async for deltas in generation.deltas():
                 chunks = [chunk for delta in deltas for chunk in form.pieces(delta)]
                 if not events.started:
                     # Not sooner: what fails before the first token is answered with its own status.
@@ -161,9 +164,17 @@ class ApiService:
             failure = as_request_error(error)
             record.error_code = failure.code
             if failure.http_status == 500:
-                _log.exception("api.stream_failed", request_id=record.request_id)
+                log_defect("api.stream_failed", error, record)
             await events.send_error(error_json(failure))
         return events.response
+
+
+def log_defect(event: str, error: Exception, record: RequestRecord) -> None:
+    """Log why a request got a 500; an error with a name was logged with its traceback where it happened."""
+    if isinstance(error, AscenddError):
+        _log.error(event, request_id=record.request_id, code=error.code, error=error.message)
+    else:
+        _log.error(event, request_id=record.request_id, exc_info=error)
 
 
 SERVICE: web.AppKey[ApiService] = web.AppKey("service", ApiService)

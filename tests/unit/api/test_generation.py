@@ -99,7 +99,7 @@ def test_tokens_that_wait_become_one_delta(byte_level_tokenizer: ModelTokenizer)
             engine.send(step((seq_id, ids[-1], FinishReason.LENGTH)))
             while client.num_open:
                 await asyncio.sleep(0.001)
-            deltas = [delta async for delta in generation.deltas(deadline_in(FAR))]
+            deltas = [delta async for delta in generation.deltas()]
 
         assert len(ids) > 1
         assert deltas == [[Delta(0, "hello you", "length")]]
@@ -115,7 +115,7 @@ def test_leaving_aborts_what_runs(byte_level_tokenizer: ModelTokenizer) -> None:
             generation.submit(client, "r", deadline_in(FAR))
             first, second = await added(engine), await added(engine)
             engine.send(step((first, 75, FinishReason.LENGTH)))
-            async for _ in generation.deltas(deadline_in(FAR)):
+            async for _ in generation.deltas():
                 break
         message = await engine.recv()
 
@@ -140,7 +140,7 @@ def test_late_events_are_ignored(byte_level_tokenizer: ModelTokenizer) -> None:
             engine.send(step((gone, 75, FinishReason.LENGTH), (seq_id, 75, 0), (999, 75, 0)))
             engine.send(step((seq_id, 75, FinishReason.LENGTH)))
             engine.send(step((seq_id, 75, FinishReason.LENGTH)))
-            async for _ in generation.deltas(deadline_in(FAR)):
+            async for _ in generation.deltas():
                 pass
 
         assert generation.num_completion_tokens == 2
@@ -162,7 +162,7 @@ def test_death_of_the_engine_fails_every_request(byte_level_tokenizer: ModelToke
         texts: list[str] = []
 
         async def collect() -> None:
-            async for deltas in generation.deltas(deadline_in(FAR)):
+            async for deltas in generation.deltas():
                 texts.extend(delta.text for delta in deltas)
 
         with pytest.raises(EngineRestarting):
@@ -171,7 +171,7 @@ def test_death_of_the_engine_fails_every_request(byte_level_tokenizer: ModelToke
         assert texts == ["h"]
         assert client.hello is None
         with pytest.raises(EngineRestarting):
-            client.submit([NewSequence([1], SamplingParams(1))], request_id="", deadline=0, priority=0)
+            client.submit([NewSequence([1], SamplingParams(1))], request_id="", deadline=deadline_in(FAR), priority=0)
 
     with_engine(body)
 
@@ -185,10 +185,35 @@ def test_failure_of_one_sequence_is_the_request_s(byte_level_tokenizer: ModelTok
             first, second = await added(engine), await added(engine)
             engine.send(SequenceFailed(first, Fault.from_error(DeviceOutOfMemory("no room"))))
             with pytest.raises(DeviceOutOfMemory, match="no room"):
-                async for _ in generation.deltas(deadline_in(FAR)):
+                async for _ in generation.deltas():
                     pass
 
         assert await engine.recv() == AbortSequences([second])
+
+    with_engine(body)
+
+
+def test_cancellation_that_comes_with_a_token_is_kept() -> None:
+    """B56: a handler cancelled in the very moment a token arrives ends; the token must not swallow the cancellation."""
+
+    async def body(client: EngineClient, engine: AsyncChannel[DataMessage]) -> None:
+        stream = client.submit(
+            [NewSequence([1], SamplingParams(1))], request_id="", deadline=deadline_in(FAR), priority=0
+        )
+        seq_id = await added(engine)
+
+        async def consume() -> None:
+            while True:
+                await stream.next_events()
+
+        task = asyncio.create_task(consume())
+        await asyncio.sleep(0)
+        stream.put(seq_id, 75, 0, 0)
+        task.cancel()
+        await asyncio.wait({task}, timeout=5)
+
+        assert task.cancelled()
+        stream.close()
 
     with_engine(body)
 
@@ -200,7 +225,7 @@ def test_deadline_ends_the_wait(byte_level_tokenizer: ModelTokenizer) -> None:
         with generation_of(byte_level_tokenizer) as generation:
             generation.submit(client, "r", deadline_in(0.02))
             with pytest.raises(DeadlineExceeded):
-                async for _ in generation.deltas(deadline_in(0.02)):
+                async for _ in generation.deltas():
                     pass
 
         assert isinstance(await engine.recv(), AddSequence)
@@ -213,17 +238,19 @@ def test_tokens_nobody_takes_are_bounded() -> None:
     """B93: a sequence whose tokens pile up is aborted at the engine and its request fails."""
 
     async def body(client: EngineClient, engine: AsyncChannel[DataMessage]) -> None:
-        stream = client.submit([NewSequence([1], SamplingParams(1))], request_id="", deadline=0, priority=0)
+        stream = client.submit(
+            [NewSequence([1], SamplingParams(1))], request_id="", deadline=deadline_in(FAR), priority=0
+        )
         seq_id = await added(engine)
         for _ in range(MAX_QUEUED_TOKENS + 10):
             engine.send(step((seq_id, 75, 0)))
         aborted = await engine.recv()
-        num_kept = len(await stream.next_events(deadline_in(FAR)))
+        num_kept = len(await stream.next_events())
 
         assert aborted == AbortSequences([seq_id])
         assert num_kept == MAX_QUEUED_TOKENS + 1
         with pytest.raises(RequestAborted):
-            await stream.next_events(deadline_in(FAR))
+            await stream.next_events()
 
     with_engine(body)
 
@@ -232,7 +259,9 @@ def test_new_link_replaces_the_old_one() -> None:
     """Attaching again closes the old link, fails what ran on it, and uses the new one's bounds."""
 
     async def body(client: EngineClient, engine: AsyncChannel[DataMessage]) -> None:
-        stream = client.submit([NewSequence([1], SamplingParams(1))], request_id="", deadline=0, priority=0)
+        stream = client.submit(
+            [NewSequence([1], SamplingParams(1))], request_id="", deadline=deadline_in(FAR), priority=0
+        )
         ours, theirs = socket_pair()
         client.attach(ours)
         newer: AsyncChannel[DataMessage] = AsyncChannel(theirs, DataMessage)
@@ -240,7 +269,7 @@ def test_new_link_replaces_the_old_one() -> None:
 
         assert (await client.wait_attached()).max_model_len == 64
         with pytest.raises(EngineRestarting):
-            await stream.next_events(deadline_in(FAR))
+            await stream.next_events()
         await added(engine)
         with pytest.raises(PeerClosed):
             await engine.recv()
@@ -253,11 +282,13 @@ def test_broken_message_ends_the_link() -> None:
     """A step whose columns differ in length is a broken link, not a silent loss of tokens."""
 
     async def body(client: EngineClient, engine: AsyncChannel[DataMessage]) -> None:
-        stream = client.submit([NewSequence([1], SamplingParams(1))], request_id="", deadline=0, priority=0)
+        stream = client.submit(
+            [NewSequence([1], SamplingParams(1))], request_id="", deadline=deadline_in(FAR), priority=0
+        )
         engine.send(StepOutput([await added(engine)], [1, 2], [0], [0]))
 
         with pytest.raises(EngineRestarting, match="broke"):
-            await stream.next_events(deadline_in(FAR))
+            await stream.next_events()
 
     with_engine(body)
 
@@ -273,7 +304,7 @@ def test_first_token_is_timed_once(byte_level_tokenizer: ModelTokenizer) -> None
             await asyncio.sleep(0.01)
             engine.send(step((first, 75, 0), (second, 75, 0)))
             engine.send(step((first, 75, FinishReason.LENGTH), (second, 75, FinishReason.LENGTH)))
-            async for _ in generation.deltas(deadline_in(FAR)):
+            async for _ in generation.deltas():
                 pass
         samples = {sample.name: sample for sample in metrics.samples()}
         first_token = samples["ascendd_request_time_to_first_token_seconds"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -82,26 +83,14 @@ def test_token_ids_are_taken_as_they_are(bos_tokenizer: ModelTokenizer) -> None:
     assert prompts_of(bos_tokenizer, prompt="a", add_special_tokens=False)[0][0] != 0
 
 
-def test_long_prompt_is_encoded_in_a_thread(byte_level_tokenizer: ModelTokenizer) -> None:
-    """B64: a long text is encoded off the event loop and gives the same ids."""
-    text = "hello world " * INLINE_CHARS
-    ticks = 0
+def test_long_text_is_encoded_in_a_thread(byte_level_tokenizer: ModelTokenizer) -> None:
+    """B64: only a text short enough not to hold up the event loop is encoded on it."""
 
-    async def body() -> list[int]:
-        async def tick() -> None:
-            nonlocal ticks
-            while True:
-                ticks += 1
-                await asyncio.sleep(0)
+    async def where(num_chars: int) -> int:
+        return await byte_level_tokenizer.run(num_chars, threading.get_ident)
 
-        ticker = asyncio.create_task(tick())
-        request = convert({"prompt": text}, CompletionRequest)
-        prompts = await completion_prompts(request, byte_level_tokenizer, VOCAB)
-        ticker.cancel()
-        return prompts[0].token_ids
-
-    assert asyncio.run(body()) == byte_level_tokenizer.encode(text, add_special_tokens=True)
-    assert ticks > 3
+    assert asyncio.run(where(INLINE_CHARS)) == threading.get_ident()
+    assert asyncio.run(where(INLINE_CHARS + 1)) != threading.get_ident()
 
 
 def test_messages_become_what_templates_know() -> None:

@@ -1,0 +1,106 @@
+"""
+Which test holds which known bug of OpenAI-compatible servers (case ids B01, B02, ...), as far as they are the API's.
+
+Cases of the engine, the supervisor and the logs are held where those are tested.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent.parent.parent
+
+TEXT, REFUSALS = "system/api/test_api_text.py", "system/api/test_api_refusals.py"
+LIFE, CHAT, OPENAI = "system/api/test_api_lifecycle.py", "system/api/test_api_chat.py", "system/api/test_api_openai.py"
+PARAMETERS, PROMPTS, GENERATION = (
+    "unit/api/test_parameters.py",
+    "unit/api/test_prompts.py",
+    "unit/api/test_generation.py",
+)
+FIELDS = f"{REFUSALS}::test_bad_field_is_400_and_the_engine_lives"
+
+CASES = {
+    "B01": [f"{TEXT}::test_b01_usage_chunk_when_asked_for"],
+    "B02": [f"{TEXT}::test_b02_no_usage_chunk_unasked"],
+    "B04": [f"{LIFE}::test_b04_failure_before_the_first_token", f"{LIFE}::test_failure_inside_a_stream_is_an_event"],
+    "B05": [f"{TEXT}::test_b05_b06_roles_and_reasons_of_two_samples"],
+    "B06": [f"{TEXT}::test_b05_b06_roles_and_reasons_of_two_samples"],
+    "B08": [f"{TEXT}::test_b08_characters_are_never_split", "unit/api/test_detokenizer.py::test_joined_pieces_are_the_whole_text"],
+    "B09": [f"{TEXT}::test_b09_half_a_character_is_flushed"],
+    "B10": [f"{TEXT}::test_stop_strings", "unit/api/test_stop_strings.py::test_no_character_of_a_stop_string_is_given_out_early"],
+    "B12": [f"{TEXT}::test_stop_strings"],
+    "B13": [f"{TEXT}::test_stop_strings", "unit/api/test_stop_strings.py::test_cuts_make_no_difference"],
+    "B14": [f"{TEXT}::test_stop_strings"],
+    "B16": [f"{TEXT}::test_stop_strings", f"{PARAMETERS}::test_stop_that_is_a_special_token_becomes_its_id"],
+    "B17": [f"{TEXT}::test_b17_ignore_eos_and_stop_ids_reach_the_engine"],
+    "B18": [f"{TEXT}::test_b17_ignore_eos_and_stop_ids_reach_the_engine"],
+    "B20": [FIELDS],
+    "B21": [FIELDS],
+    "B22": [FIELDS],
+    "B24": [FIELDS],
+    "B25": [FIELDS, f"{PROMPTS}::test_bad_prompt_is_refused"],
+    "B26": [FIELDS, f"{CHAT}::test_b88_one_bos", f"{PROMPTS}::test_empty_text_depends_on_the_tokenizer"],
+    "B28": [FIELDS],
+    "B29": [f"{TEXT}::test_b29_b40_echo"],
+    "B30": [f"{TEXT}::test_b30_defaults_of_max_tokens"],
+    "B31": [FIELDS, f"{REFUSALS}::test_b31_b33_long_prompt_is_explained"],
+    "B32": [FIELDS, f"{PARAMETERS}::test_what_does_not_fit_is_refused_with_the_figures"],
+    "B33": [f"{REFUSALS}::test_b31_b33_long_prompt_is_explained", "unit/api/test_tokenizer.py::test_file_that_truncates_is_overruled"],
+    "B40": [f"{TEXT}::test_b29_b40_echo"],
+    "B48": [FIELDS, f"{PARAMETERS}::test_value_out_of_range_is_named"],
+    "B49": [f"{TEXT}::test_b49_tiny_temperature_is_greedy"],
+    "B52": [f"{TEXT}::test_b52_two_samples"],
+    "B53": [FIELDS, f"{PARAMETERS}::test_what_is_not_done_is_refused"],
+    "B54": [f"{REFUSALS}::test_b54_same_request_id_twice"],
+    "B55": [f"{LIFE}::test_b55_b56_client_leaves"],
+    "B56": [f"{LIFE}::test_b55_b56_client_leaves", f"{GENERATION}::test_cancellation_that_comes_with_a_token_is_kept"],
+    "B57": [f"{GENERATION}::test_late_events_are_ignored"],
+    "B58": [f"{LIFE}::test_b58_storm_of_aborts_leaves_nothing"],
+    "B60": [f"{LIFE}::test_b60_figures_of_requests", f"{GENERATION}::test_first_token_is_timed_once"],
+    "B62": [f"{LIFE}::test_b62_engine_death", f"{LIFE}::test_not_ready_until_the_engine_said_hello"],
+    "B64": [f"{LIFE}::test_b64_b65_health_is_quick_under_load", f"{PROMPTS}::test_long_text_is_encoded_in_a_thread"],
+    "B65": [f"{LIFE}::test_b64_b65_health_is_quick_under_load"],
+    "B66": [f"{LIFE}::test_b66_b68_drain_lets_streams_finish", f"{LIFE}::test_drain_cuts_off_at_its_deadline"],
+    "B68": [f"{LIFE}::test_b66_b68_drain_lets_streams_finish"],
+    "B69": [f"{LIFE}::test_b69_end_of_the_supervisor_ends_the_process"],
+    "B72": [f"{REFUSALS}::test_b72_every_route_needs_the_key"],
+    "B73": [f"{REFUSALS}::test_b73_b98_no_key_and_no_prompt_in_log_or_process", "unit/api/test_auth.py::test_key_is_not_kept"],
+    "B74": [f"{REFUSALS}::test_b74_wrong_key", f"{REFUSALS}::test_b74_the_body_is_not_awaited"],
+    "B76": [FIELDS, f"{REFUSALS}::test_b76_body_that_is_no_json_object", f"{REFUSALS}::test_b76_413_is_not_invalid_json"],
+    "B77": [f"{REFUSALS}::test_b77_unknown_model", f"{OPENAI}::test_refusals_are_the_package_s_errors"],
+    "B78": [f"{REFUSALS}::test_b77_unknown_model"],
+    "B81": [FIELDS],
+    "B85": [f"{CHAT}::test_b85_b86_template_refuses"],
+    "B86": [f"{CHAT}::test_b85_b86_template_refuses", f"{CHAT}::test_b86_no_template"],
+    "B88": [f"{CHAT}::test_b88_one_bos"],
+    "B93": [f"{LIFE}::test_b93_slow_readers_are_cut_off", f"{GENERATION}::test_tokens_nobody_takes_are_bounded"],
+    "B94": [f"{LIFE}::test_b55_b56_client_leaves"],
+    "B98": [f"{REFUSALS}::test_b73_b98_no_key_and_no_prompt_in_log_or_process"],
+    "B100": [FIELDS, f"{PARAMETERS}::test_value_out_of_range_is_named"],
+    "B101": [f"{TEXT}::test_b101_batch_keeps_order", f"{TEXT}::test_b101_one_bad_prompt_fails_the_call_before_any_work"],
+    "B102": [FIELDS, f"{CHAT}::test_b102_keywords_reach_the_template"],
+    "B104": [f"{REFUSALS}::test_b104_models"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_case_is_held_by_a_test_that_names_it(case: str) -> None:
+    """Each test of the table exists, and one of them names the case in its name, docstring or parameters."""
+    named = False
+    for place in CASES[case]:
+        path, _, name = place.partition("::")
+        source = (TESTS / path).read_text(encoding="utf-8")
+        function = next(
+            (n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef) and n.name == name), None
+        )
+        assert function is not None, place
+        first = min([function.lineno, *(d.lineno for d in function.decorator_list)])
+        text = "\n".join(source.splitlines()[first - 1 : function.end_lineno])
+        named |= case in text or f"_{case.lower()}_" in text
+        # A docstring may give a range, such as B10-B16.
+        named |= "B10-B16" in text and 10 <= int(case[1:]) <= 16
+
+    assert named
