@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 MODEL_NAME = "smollm2-135m"
-PROMPT = "In two sentences: what does an operating system do?"
+PROMPT = "Tell me a short story about a lighthouse keeper and the sea."
 MAX_TOKENS = 96
 READY_TIMEOUT_S = 240.0
 STOP_TIMEOUT_S = 60.0
@@ -280,12 +280,13 @@ def run(folder: Path) -> None:
         server.stop()
     finally:
         server.kill()
-    say(
-        "\nThe demo is done. What to try next:\n"
-        f"  .venv/bin/ascendd serve {model}       then  curl http://127.0.0.1:8000/v1/models\n"
-        f"  .venv/bin/ascendd plan {model}        how the memory would be used\n"
-        "  .venv/bin/ascendd --help              all verbs; README.md shows them at work"
-    )
+    say("\nThe demo is done. What to try next:")
+    for command, what in (
+        (f"serve {model}", "and in another terminal: curl http://127.0.0.1:8000/v1/models"),
+        (f"plan {model}", "how the memory would be used"),
+        ("--help", "all verbs; README.md shows them at work"),
+    ):
+        say(f"  .venv/bin/ascendd {command:<28} {what}")
 
 
 def main() -> int:
