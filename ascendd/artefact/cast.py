@@ -23,10 +23,12 @@ _LAST_ZERO = 2.0**-25  # half of the smallest subnormal
 
 def cast(tensor: torch.Tensor, dtype: torch.dtype, *, clamp: bool = False) -> torch.Tensor:
     """Return `tensor` in `dtype`; with `clamp`, values beyond the range of float16 become its largest."""
-    if clamp and dtype is torch.float16 and tensor.dtype is not torch.float16:
+    narrowed = tensor.to(dtype)
+    if clamp and dtype is torch.float16:
+        # After the cast: bfloat16 has no 65504 to clamp to, it would round to 65536 and become infinite all the same.
         limit = torch.finfo(torch.float16).max
-        tensor = tensor.clamp(-limit, limit)
-    return tensor.to(dtype)
+        return narrowed.clamp(-limit, limit)
+    return narrowed
 
 
 def count_losses(tensor: torch.Tensor) -> CastCount:

@@ -136,7 +136,7 @@ class GgufFile(CheckpointSource):
     def _decode(self, name: str, data: np.ndarray[Any, Any]) -> torch.Tensor:
         kind = self._tensors[name].tensor_type
         if kind is GGMLQuantizationType.BF16:
-            return torch.from_numpy(np.array(data)).view(torch.bfloat16)
+            return torch.from_numpy(np.array(data).view(np.int16)).view(torch.bfloat16)
         if kind in PLAIN_DTYPES:
             return torch.from_numpy(np.array(data))
         return torch.from_numpy(np.asarray(self._dequantise(name, kind, data), dtype=np.float32))

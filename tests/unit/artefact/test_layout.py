@@ -1,0 +1,157 @@
+"""Fusing and cutting, as names, shapes and ranges."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ascendd.artefact.layout import Shard, fused_layout, rank_layout
+from ascendd.config.model_facts import ModelFacts, facts_from_config
+from ascendd.errors import ModelUnsupported
+
+
+def make_facts(**changes: object) -> ModelFacts:
+    """Facts of a small Llama with 9 heads, 3 KV heads of 4 and an untied head."""
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 36,
+        "intermediate_size": 72,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "vocab_size": 101,
+        "max_position_embeddings": 64,
+        **changes,
+    }
+    return facts_from_config(config)
+
+
+def cuts_of(facts: ModelFacts, name: str, tp_size: int) -> list[list[tuple[int, int]]]:
+    """Ranges of every source of tensor `name`, rank by rank."""
+    tensors = [{tensor.name: tensor for tensor in rank_layout(facts, rank, tp_size)} for rank in range(tp_size)]
+    return [[(cut.start, cut.stop) for cut in tensor[name].cuts] for tensor in tensors]
+
+
+def test_names_are_those_of_the_engine() -> None:
+    """A layer has the names that the engine's modules carry, biases only where the model has them."""
+    facts = make_facts(attention_bias=True, mlp_bias=True)
+
+    names = [tensor.name for tensor in fused_layout(facts)]
+
+    assert names[0] == "model.embed_tokens.weight"
+    assert names[-2:] == ["model.norm.weight", "lm_head.weight"]
+    assert [name for name in names if name.startswith("model.layers.1.")] == [
+        "model.layers.1.input_layernorm.weight",
+        "model.layers.1.self_attn.qkv_proj.weight",
+        "model.layers.1.self_attn.qkv_proj.bias",
+        "model.layers.1.self_attn.o_proj.weight",
+        "model.layers.1.self_attn.o_proj.bias",
+        "model.layers.1.post_attention_layernorm.weight",
+        "model.layers.1.mlp.gate_up_proj.weight",
+        "model.layers.1.mlp.gate_up_proj.bias",
+        "model.layers.1.mlp.down_proj.weight",
+        "model.layers.1.mlp.down_proj.bias",
+    ]
+
+
+def test_tied_model_has_no_head() -> None:
+    """With tied embeddings the output head is the embedding and is not stored again."""
+    names = [tensor.name for tensor in fused_layout(make_facts(tie_word_embeddings=True))]
+
+    assert "lm_head.weight" not in names
+    assert not [name for name in names if name.endswith(".bias")]
+
+
+def test_qkv_is_cut_by_heads() -> None:
+    """Each of three ranks gets three query heads and one KV head of four rows each."""
+    cuts = cuts_of(make_facts(), "model.layers.0.self_attn.qkv_proj.weight", 3)
+
+    assert cuts == [
+        [(0, 12), (0, 4), (0, 4)],
+        [(12, 24), (4, 8), (4, 8)],
+        [(24, 36), (8, 12), (8, 12)],
+    ]
+
+
+def test_kv_heads_are_replicated_beyond_their_number() -> None:
+    """With four ranks and two KV heads, neighbouring ranks share a KV head."""
+    facts = make_facts(num_attention_heads=8, num_key_value_heads=2, hidden_size=32)
+
+    cuts = cuts_of(facts, "model.layers.0.self_attn.qkv_proj.weight", 4)
+
+    assert [rank[0] for rank in cuts] == [(0, 8), (8, 16), (16, 24), (24, 32)]
+    assert [rank[1] for rank in cuts] == [(0, 4), (0, 4), (4, 8), (4, 8)]
+
+
+def test_vocabulary_is_padded() -> None:
+    """101 rows over 3 ranks are 34 each; the last rank has 33 and one row of zeros."""
+    facts = make_facts()
+
+    last = rank_layout(facts, 2, 3)[0]
+
+    assert last.shape == (34, 36)
+    assert last.cuts[0].shape == (33, 36)
+
+
+def test_row_bias_is_on_the_first_rank() -> None:
+    """o_proj's bias is added once, so only rank 0 stores it."""
+    facts = make_facts(attention_bias=True)
+
+    has_bias = ["model.layers.0.self_attn.o_proj.bias" in {t.name for t in rank_layout(facts, r, 3)} for r in range(3)]
+
+    assert has_bias == [True, False, False]
+
+
+def test_size_that_does_not_fit_is_refused() -> None:
+    """Nine heads over two ranks is an error that names the sizes that fit."""
+    with pytest.raises(ModelUnsupported, match="sizes that do: 1, 3, 9"):
+        rank_layout(make_facts(), 0, 2)
+
+
+@given(
+    num_kv_heads=st.sampled_from([1, 2, 3, 4]),
+    group=st.sampled_from([1, 2, 3, 4]),
+    tp_size=st.integers(1, 12),
+    vocab_size=st.integers(1, 50),
+)
+def test_ranks_cover_every_source(num_kv_heads: int, group: int, tp_size: int, vocab_size: int) -> None:
+    """All ranks together hold every row and column of every source, cut ones exactly once."""
+    num_heads = num_kv_heads * group
+    facts = make_facts(
+        num_attention_heads=num_heads,
+        num_key_value_heads=num_kv_heads,
+        hidden_size=4 * num_heads,
+        intermediate_size=tp_size * 2,
+        vocab_size=vocab_size,
+        attention_bias=True,
+        num_hidden_layers=1,
+    )
+    try:
+        ranks = [{tensor.name: tensor for tensor in rank_layout(facts, rank, tp_size)} for rank in range(tp_size)]
+    except ModelUnsupported:
+        return
+
+    for tensor in fused_layout(facts):
+        for index, source in enumerate(tensor.sources):
+            cuts = [rank[tensor.name].cuts[index] for rank in ranks if tensor.name in rank]
+            covered = [place for cut in cuts for place in range(cut.start, cut.stop)]
+            size = source.shape[cuts[0].axis]
+            assert set(covered) == set(range(size))
+            is_repeated = tensor.shard is Shard.REPLICATED or (index > 0 and num_kv_heads < tp_size)
+            assert is_repeated or len(covered) == size
+
+
+def test_layout_and_manifest_need_no_torch() -> None:
+    """Processes that never load torch can read manifests and layouts."""
+    program = (
+        "import sys; from ascendd.artefact import layout, manifest, safetensors_header, inspection; "
+        "sys.exit('torch' in sys.modules)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], check=False)
+
+    assert done.returncode == 0
