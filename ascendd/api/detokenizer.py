@@ -5,9 +5,8 @@ The text of all tokens is decode(all ids), but a prefix of the ids need not deco
 character that is not whole yet decode to U+FFFD, and pieces such as <0xE4> decode as a run. So the newest ids are kept
 in a window that starts where the text was whole, and what may still change is held back:
 
-    ids      [ ... given out and forgotten ... | clean | since then ]
-                                               ^ window            ^ newest
-    text of the window                         [ sent    | delta | held U+FFFD ]
+    ids      [ ... given out and forgotten ... | window ... newest ]
+    text of the window                         [ sent | delta | held U+FFFD ]
 """
 
 from __future__ import annotations
@@ -40,8 +39,6 @@ class Detokenizer:
         self._window: list[int] = []
         # Number of characters of the window's text that were given out.
         self._num_sent = 0
-        # Number of ids in the window when its text was whole last.
-        self._clean_at = 0
 
     def push(self, token_id: int) -> str:
         """Add a token and return the text that is now certain, often its own, sometimes none."""
@@ -69,10 +66,8 @@ class Detokenizer:
         return delta
 
     def _slide(self) -> None:
-        """Forget what lies before the last clean end but one; what is kept hides how decoders treat a first token."""
+        """Forget all but the newest id of a window that ends whole; it hides how decoders treat a first token."""
         if len(self._window) > _MAX_WINDOW:
-            rest = self._window[self._clean_at :]
-            text = self._pieces.decode(rest)
+            text = self._pieces.decode(self._window[-1:])
             if text:
-                self._window, self._num_sent = rest, len(text)
-        self._clean_at = len(self._window)
+                self._window, self._num_sent = self._window[-1:], len(text)

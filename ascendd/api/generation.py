@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
@@ -131,7 +131,7 @@ class Generation:
         self._metrics.observe("ascendd_request_queue_seconds", time.monotonic() - self._received_at)
         self._stream = engine.submit(sequences, request_id=request_id, deadline=deadline, priority=self._spec.priority)
 
-    async def deltas(self) -> AsyncIterator[list[Delta]]:
+    async def deltas(self) -> AsyncGenerator[list[Delta], None]:
         """
         Yield what is new, one Delta for a sequence at most, until all sequences have ended.
 

@@ -55,7 +55,6 @@ CASES = {
     "B52": [f"{TEXT}::test_b52_two_samples"],
     "B53": [FIELDS, f"{PARAMETERS}::test_what_is_not_done_is_refused"],
     "B54": [f"{REFUSALS}::test_b54_same_request_id_twice"],
-    "B55": [f"{LIFE}::test_b55_b56_client_leaves"],
     "B56": [f"{LIFE}::test_b55_b56_client_leaves", f"{GENERATION}::test_cancellation_that_comes_with_a_token_is_kept"],
     "B57": [f"{GENERATION}::test_late_events_are_ignored"],
     "B58": [f"{LIFE}::test_b58_storm_of_aborts_leaves_nothing"],

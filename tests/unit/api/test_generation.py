@@ -125,6 +125,26 @@ def test_leaving_aborts_what_runs(byte_level_tokenizer: ModelTokenizer) -> None:
     with_engine(body)
 
 
+def test_stop_string_of_one_sample_frees_its_place(byte_level_tokenizer: ModelTokenizer) -> None:
+    """A sample that a stop string ended is aborted at the engine while the other goes on."""
+    (token_x,), (token_y,) = (byte_level_tokenizer.encode(text, add_special_tokens=False) for text in "xy")
+
+    async def body(client: EngineClient, engine: AsyncChannel[DataMessage]) -> None:
+        with generation_of(byte_level_tokenizer, n=2, stop="x") as generation:
+            generation.submit(client, "r", deadline_in(FAR))
+            first, second = await added(engine), await added(engine)
+            engine.send(step((first, token_x, 0), (second, token_y, 0)))
+            deltas = generation.deltas()
+            seen = await anext(deltas)
+
+            assert seen == [Delta(0, "", "stop"), Delta(1, "y", None)]
+            assert await engine.recv() == AbortSequences([first])
+            assert client.num_open == 1
+            await deltas.aclose()
+
+    with_engine(body)
+
+
 def test_late_events_are_ignored(byte_level_tokenizer: ModelTokenizer) -> None:
     """B57: tokens and failures of aborted, finished and unknown sequences change nothing."""
 
