@@ -218,7 +218,9 @@ class EngineClient:
         if self._channel is channel:
             self._channel = None
             channel.close()
-            _log.warning("api.engine_gone", reason=reason, open_sequences=len(self._streams))
+            # At the end of a drain nobody is hurt, and the supervisor tells why an engine ended.
+            log = _log.warning if self._streams else _log.info
+            log("api.engine_gone", reason=reason, open_sequences=len(self._streams))
             self._lose(reason)
 
     def _dispatch(self, message: DataMessage) -> None:

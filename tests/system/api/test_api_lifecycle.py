@@ -330,7 +330,7 @@ def test_b93_slow_readers_are_cut_off(start_api, script):
 def test_b64_b65_health_is_quick_under_load(start_api, script):
     """B64, B65: with 64 streams and long prompts to tokenise, /health answers in under a second."""
     api = start_api()
-    engine = api.attach_engine(lambda _: script(api.ids("hello world "), step_s=0.02), max_num_seqs=128)
+    engine = api.attach_engine(lambda _: script(api.ids("hello world "), step_s=0.04), max_num_seqs=128)
     socks = [api.open_stream("/v1/completions", {"prompt": "hi", "max_tokens": 120}) for _ in range(64)]
     engine.wait(lambda: len(engine.added) == 64)
     done = threading.Event()
@@ -353,7 +353,7 @@ def test_b64_b65_health_is_quick_under_load(start_api, script):
     times, statuses = [], []
     with ThreadPoolExecutor(3) as pool:
         finished, refused = pool.submit(read_all), pool.submit(long_prompts)
-        while not finished.done() or len(times) < 20:
+        while not finished.done() or len(times) < 50:
             started = time.monotonic()
             statuses.append(api.request("GET", "/health").status)
             times.append(time.monotonic() - started)
@@ -366,6 +366,7 @@ def test_b64_b65_health_is_quick_under_load(start_api, script):
     assert finished.result() == 64
     assert set(refused.result()) == {400}
     assert set(statuses) == {200}
+    print(f"health p99 {times[int(len(times) * 0.99)]:.3f} s over {len(times)}")
     assert times[int(len(times) * 0.99)] < 1.0, times[-5:]
 
 

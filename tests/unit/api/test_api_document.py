@@ -1,0 +1,45 @@
+"""docs/API.md says what the code does, as far as names and numbers go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ascendd.api import parameters, prompts, sse
+from ascendd.api.auth import OPEN_PATHS
+from ascendd.api.engine_client import MAX_QUEUED_TOKENS
+from ascendd.api.routes_completions import DEFAULT_MAX_TOKENS
+
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "API.md"
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    """The document on one line."""
+    return " ".join(DOCUMENT.read_text(encoding="utf-8").split())
+
+
+def test_every_unsupported_field_is_listed(text: str) -> None:
+    """The list of fields that are refused is whole, and names none that is not."""
+    after = text.partition("`logprobs` false, null): ")[2]
+    listed = after.partition(". ##")[0].replace("`", "").split(", ")
+
+    assert sorted(listed) == sorted(parameters.UNSUPPORTED)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        f"up to {parameters.MAX_STOP_STRINGS} strings of up to {parameters.MAX_STOP_CHARS} characters",
+        f"`stop_token_ids` (up to {parameters.MAX_STOP_TOKEN_IDS})",
+        f"below {parameters.MIN_TEMPERATURE} is greedy; the range is 0 to {parameters.MAX_TEMPERATURE:g}",
+        f"`n` is at most {parameters.MAX_N}, prompts in one call at most {prompts.MAX_PROMPTS}",
+        f"completions get {DEFAULT_MAX_TOKENS} tokens",
+        f"after {sse.STALL_TIMEOUT_S:g} s, or once {MAX_QUEUED_TOKENS} of its tokens wait",
+        *(f"`GET {path}`" for path in sorted(OPEN_PATHS)),
+    ],
+)
+def test_limits_are_the_code_s(text: str, words: str) -> None:
+    """Every limit in the document is the constant that the code checks."""
+    assert words in text
