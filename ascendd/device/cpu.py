@@ -84,7 +84,7 @@ class CpuDevice(Device):
 
 
 def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Return zeros whose pages the kernel provides when they are first written, so that an idle cache costs nothing."""
+    """Return zeros whose pages the kernel provides when first written, so that an idle cache costs nothing."""
     num_bytes = torch.Size(shape).numel() * dtype.itemsize
     return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8)).view(dtype).view(shape)
 
