@@ -11,7 +11,7 @@ import ast
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 
 import pytest
@@ -295,6 +295,7 @@ def file_names(source: Source) -> Found:
         yield 1, f"is named {source.path.name}"
 
 
+@lru_cache
 def read_tree(root: Path) -> list[Source]:
     """Parse every Python file of the product below `root`."""
     paths = sorted(path for room in ROOMS for path in (root / room).rglob("*.py"))
