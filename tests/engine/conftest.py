@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is imported
-import torch  # noqa: E402
+import torch
 
 from ascendd.config.model_facts import read_model_facts
 from ascendd.config.resolve import resolve

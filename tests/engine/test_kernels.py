@@ -62,7 +62,7 @@ def test_stored_keys_and_values_come_back_block_by_block() -> None:
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("rows", [1, 3, 16, 65])
 def test_every_packed_form_is_the_same_linear(form, bias, rows) -> None:
-    """x @ weight.T + bias, whatever the layout of the weight."""
+    """X @ weight.T + bias, whatever the layout of the weight."""
     weight, offset, x = rand(40, 24), rand(40, seed=1) if bias else None, rand(rows, 24, seed=2)
 
     assert torch.allclose(_FORMS[form](weight, offset)(x), functional.linear(x, weight, offset), atol=1e-4)

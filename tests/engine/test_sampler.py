@@ -75,7 +75,7 @@ def test_top_p_looks_beyond_the_first_candidates_where_the_mass_is_flat() -> Non
 
 
 def test_a_tiny_temperature_is_greedy() -> None:
-    """logits / 1e-5 would overflow; the best token is what it stands for (case B49)."""
+    """Logits / 1e-5 would overflow; the best token is what it stands for (case B49)."""
     for temperature in (1e-5, 1e-4, 1e-3, 0.0):
         assert set(draw_many(torch.tensor([1.0, 50.0, 49.0]), 20, temperature=temperature)) == {1}
 
@@ -105,7 +105,7 @@ def test_min_tokens_holds_back_every_stop() -> None:
 
 @pytest.mark.parametrize("rows", [1, 5])
 def test_the_fast_argmax_equals_the_reference(rows) -> None:
-    """numpy's and torch's argmax agree, also on ties (the first wins)."""
+    """Numpy's and torch's argmax agree, also on ties (the first wins)."""
     logits = torch.randint(0, 50, (rows, 3000), generator=torch.Generator().manual_seed(rows)).float()
 
     assert CpuKernels().greedy(logits) == [int((row == row.max()).nonzero()[0]) for row in logits]
