@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import MutableMapping
+from typing import Any
 
 import sdnotify
 
@@ -13,44 +15,73 @@ ENVIRONMENT = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "
 
 
 class Notifier:
-    """sd_notify(3) states; without systemd every call does nothing."""
+    """
+    sd_notify(3) states; without systemd every call does nothing.
+
+    No call waits: a manager that does not read (it is being re-executed, or hangs) must not stop the daemon. What does
+    not fit its queue is sent with a later call, except for states that the next one of their kind replaces.
+    """
 
     def __init__(self) -> None:
-        # sdnotify leaks a socket where it finds no manager, so it is not even asked then.
-        self._notifier = sdnotify.SystemdNotifier() if os.environ.get("NOTIFY_SOCKET") else None
+        self._notifier: Any = None
         self._status = ""
+        self._owed: list[str] = []
+        # sdnotify leaks a socket where it finds no manager, so it is not even asked then.
+        if os.environ.get("NOTIFY_SOCKET"):
+            with contextlib.suppress(OSError):
+                self._notifier = sdnotify.SystemdNotifier(debug=True)
+                self._notifier.socket.setblocking(False)
 
     def close(self) -> None:
         """Close the link to the manager."""
-        if self._notifier is not None and self._notifier.socket is not None:
+        if self._notifier is not None:
             self._notifier.socket.close()
         self._notifier = None
 
     def ready(self) -> None:
         """READY=1: the unit is active."""
-        self._notify("READY=1")
+        self._owed.append("READY=1")
+        self.settle()
 
     def stopping(self) -> None:
         """STOPPING=1: the unit is being deactivated."""
-        self._notify("STOPPING=1")
+        self._owed.append("STOPPING=1")
+        self.settle()
 
     def watchdog(self) -> None:
         """WATCHDOG=1: alive."""
-        self._notify("WATCHDOG=1")
+        self.settle()
+        self._send("WATCHDOG=1")
 
     def status(self, text: str) -> None:
         """STATUS=: one line for `systemctl status`; the same text twice is sent once."""
         if text != self._status:
             self._status = text
-            self._notify("STATUS=" + " ".join(text.split()))
-
-    def _notify(self, state: str) -> None:
-        if self._notifier is not None:
-            self._notifier.notify(state)
+            self._owed = [state for state in self._owed if not state.startswith("STATUS=")]
+            self._owed.append("STATUS=" + " ".join(text.split()))
+        self.settle()
 
     def extend_timeout(self, seconds: float) -> None:
         """EXTEND_TIMEOUT_USEC: starting or stopping may take `seconds` more from now."""
-        self._notify(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
+        self.settle()
+        self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
+
+    def settle(self) -> None:
+        """Send what the manager had no room for earlier."""
+        while self._owed and self._send(self._owed[0]):
+            del self._owed[0]
+
+    def _send(self, state: str) -> bool:
+        """Send one state; False where the manager's queue is full. A manager that is gone is told nothing."""
+        if self._notifier is None:
+            return True
+        try:
+            self._notifier.notify(state)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
 
 
 def listen_fds(environ: MutableMapping[str, str] | None = None) -> dict[str, int]:

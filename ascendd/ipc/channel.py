@@ -167,18 +167,20 @@ class AsyncChannel(Generic[M]):
             self._drop_outgoing()
             self._wakeup.set()
 
-    def _on_readable(self) -> None:
+    def _on_readable(self) -> bool:
+        """Read once; return whether something came."""
         try:
             alive = self._receiver.pull()
         except BlockingIOError:
-            return
+            return False
         except Exception as error:  # a corrupt frame ends the link like a death does
             self._fail(error)
-            return
+            return False
         if not alive:
             self._fail(PeerClosed("the peer closed the channel"))
-            return
+            return False
         self._wakeup.set()
+        return True
 
     def _on_writable(self) -> None:
         while self._outgoing:
@@ -191,6 +193,9 @@ class AsyncChannel(Generic[M]):
                     self._writing = True
                 return
             except OSError as error:
+                # The last words of a peer that died, such as why, are still on this side.
+                while self._eof is None and not self._closed and self._on_readable():
+                    pass
                 self._fail(PeerClosed(f"the peer closed the channel: {error.strerror}"))
                 return
             for fd in fds:

@@ -255,6 +255,7 @@ class Supervisor:
             self._log.error("supervisor.child_hung", child=child.role.value, pid=process.pid, reason=reason)
             process.signal(signal.SIGABRT)
             self._later(self._timing.abort_grace_s, ev.KillDue(child.role, process.run))
+        self._notifier.settle()
         if self._phase is Phase.STARTING:
             self._notifier.extend_timeout(self._timing.extend_s)
         if now_s - self._measured_at_s >= self._timing.measure_s:
@@ -337,6 +338,7 @@ class Supervisor:
         if self._phase in (Phase.STOPPING, Phase.STOPPED):
             return
         self._phase = Phase.STOPPING
+        self._log.info("supervisor.stopping", exit_status=self._outcome.exit_code)
         self._notifier.stopping()
         self._cancel_starts()
         self._stop_next()

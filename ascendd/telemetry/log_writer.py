@@ -173,6 +173,9 @@ def _copy_until_told(
         if now_s >= due_s:
             channel.send(Heartbeat(num_waiting=target.num_dropped))
             due_s = now_s + _HEARTBEAT_S
+        # Before waiting: what came along with the configuration is in the channel already, not in its socket.
+        if any(isinstance(message, Shutdown) for message in channel.drain()):
+            return
         readable = select.select([fd, channel.fileno(), reopen.fd], [], [], max(0.0, due_s - now_s))[0]
         if reopen.fd in readable and reopen.take():
             target.reopen()
@@ -181,8 +184,6 @@ def _copy_until_told(
             if not data:
                 return
             _write_lines(splitter.feed(data), target)
-        if channel.fileno() in readable and any(isinstance(message, Shutdown) for message in channel.drain()):
-            return
 
 
 def _write_lines(lines: list[bytes], target: RotatingLog) -> None:

@@ -44,6 +44,21 @@ def test_states_are_sent_as_systemd_reads_them(manager):
     assert manager() == ["STATUS=loading 42 %", "EXTEND_TIMEOUT_USEC=1500000", "READY=1", "WATCHDOG=1", "STOPPING=1"]
 
 
+def test_a_manager_that_does_not_read_stops_nobody(manager):
+    """No call waits; readiness and the last status arrive once the manager reads again."""
+    notifier = Notifier()
+
+    for number in range(1000):
+        notifier.status(f"loading {number}")
+        notifier.watchdog()
+    notifier.ready()
+    manager()
+    notifier.settle()
+    notifier.close()
+
+    assert manager() == ["STATUS=loading 999", "READY=1"]
+
+
 def test_without_a_manager_nothing_happens(monkeypatch):
     """Started by hand, every state is a no-op."""
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)

@@ -140,6 +140,23 @@ def test_messages_before_the_end_are_returned_first() -> None:
     run_async(body)
 
 
+def test_last_words_outlive_a_failed_send() -> None:
+    """A send that meets a dead peer does not hide what the peer had said before it died."""
+
+    async def body(channel: AsyncChannel[object], theirs: socket.socket) -> None:
+        peer: BlockingChannel[object] = BlockingChannel(theirs, ControlMessage)
+        peer.send(Progress("dying"))
+        peer.close()
+
+        channel.send(Progress("are you there?"))  # before the loop had a chance to read
+
+        assert await channel.recv() == Progress("dying")
+        with pytest.raises(PeerClosed):
+            await channel.recv()
+
+    run_async(body)
+
+
 def test_close_wakes_a_waiting_receiver() -> None:
     """A task that waits in recv learns of a close at this end."""
 

@@ -1,0 +1,72 @@
+"""
+A supervisor with fake children: daemon_main.py CONFIG_FILE OPTIONS, options as JSON.
+
+plan: see fake_role.py. deadlines, timing: fields to replace, so that hangs take no minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+
+from ascendd.config.load import load_file
+from ascendd.errors import AscenddError
+from ascendd.host.systemd import Notifier, watchdog_interval_s
+from ascendd.ipc.messages import Role
+from ascendd.supervisor.health import Deadlines
+from ascendd.supervisor.instance import complete, run_instance
+from ascendd.supervisor.phase import Timing
+from ascendd.supervisor.sockets import open_listener
+from ascendd.supervisor.spec import build_specs
+from ascendd.supervisor.supervisor import Supervisor
+from ascendd.telemetry import log
+
+FAKE = Path(__file__).resolve().parent / "fake_role.py"
+
+
+def main(config_file: str, options_json: str) -> int:
+    """Run the instance and return its exit status."""
+    options = json.loads(options_json)
+    config = load_file(Path(config_file))
+    specs = dict(build_specs(complete(config), "fake", kind="cpu", environ=os.environ, num_cores=1))
+    for role in (Role.ENGINE, Role.API):
+        argv = (sys.executable, str(FAKE), json.dumps(options["plan"]), f"_{role.value}")
+        specs[role] = dataclasses.replace(specs[role], argv=argv)
+    try:
+        if "deadlines" not in options and "timing" not in options:
+            return run_instance(config, "fake", specs=specs, gate=lambda _config: None).exit_code
+        return short(config, specs, options)
+    except AscenddError as error:
+        print(error.code, error.message, file=sys.stderr)
+        return int(error.exit_code)
+
+
+def short(config, specs, options) -> int:
+    """Run the loop itself with other deadlines."""
+    config = complete(config)
+    log.configure(config.log, instance="fake", role="supervisor")
+    with contextlib.ExitStack() as stack:
+        listeners = {
+            "api": stack.enter_context(open_listener("api", config.listen.host, config.listen.port, {})),
+            "metrics": stack.enter_context(open_listener("metrics", config.metrics.host, config.metrics.port, {})),
+        }
+        supervisor = Supervisor(
+            config,
+            "fake",
+            specs,
+            listeners,
+            notifier=Notifier(),
+            watchdog_s=watchdog_interval_s(),
+            deadlines=dataclasses.replace(Deadlines(), **options.get("deadlines", {})),
+            timing=dataclasses.replace(Timing(), **options.get("timing", {})),
+        )
+        return asyncio.run(supervisor.run()).exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,133 @@
+"""
+An engine or an API without torch or aiohttp that speaks the control link for real and misbehaves as told.
+
+    fake_role.py PLAN _ROLE --control-fd N [--listen-fd M]
+
+PLAN is JSON: {"engine": [step, step ...], "api": [...]}; start number n of a role follows step n, the last one repeats.
+A step may have: load_s, exit (status after Hello), fault (an error class to die of), crash_after_s, hang_after_s (a step
+that never ends), mute_after_s (no more heartbeats), self_test_fault, drain_s, ignore_shutdown.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+
+from ascendd import errors
+from ascendd.errors import PeerClosed
+from ascendd.ipc import messages as msg
+from ascendd.ipc.channel import BlockingChannel
+from ascendd.ipc.child import ChildArguments, receive_config, run_role
+from ascendd.ipc.messages import ControlMessage, Role
+
+BEAT_S = 0.1
+
+
+class FakeRole:
+    """Follows one step of the plan."""
+
+    def __init__(self, role: Role, plan: dict) -> None:
+        self._role = role
+        self._plan = plan
+        self._state = msg.EngineState(ready=False, text="unknown")
+        self._draining = False
+
+    def body(self, arguments: ChildArguments, channel: BlockingChannel[ControlMessage]) -> int:
+        """Live the life that the plan describes."""
+        steps = self._plan.get(self._role.value) or [{}]
+        _config, run = receive_config(channel, self._role)
+        step = steps[min(run, len(steps)) - 1]
+        if "exit" in step:
+            return int(step["exit"])
+        if self._role is Role.API:
+            assert arguments.listen_fd is not None
+            listener = socket.socket(fileno=arguments.listen_fd)
+            threading.Thread(target=self._answer, args=(listener,), daemon=True).start()
+        self._load(channel, float(step.get("load_s", 0.0)))
+        if "fault" in step:
+            raise getattr(errors, step["fault"])(f"{self._role.value} was told to fail", remedy="Tell it otherwise.")
+        channel.send(msg.Ready({"run": run}))
+        return self._serve(channel, step)
+
+    def _load(self, channel: BlockingChannel[ControlMessage], load_s: float) -> None:
+        started = time.monotonic()
+        while (elapsed := time.monotonic() - started) < load_s:
+            channel.send(msg.Progress("loading", elapsed / load_s))
+            time.sleep(min(0.05, load_s))
+
+    def _serve(self, channel: BlockingChannel[ControlMessage], step: dict) -> int:
+        ready_at = time.monotonic()
+        peer: socket.socket | None = None
+        drained_at: float | None = None
+        num_beats = 0
+        while True:
+            age_s = time.monotonic() - ready_at
+            if age_s > step.get("crash_after_s", 1e9):
+                os.kill(os.getpid(), signal.SIGSEGV)
+            if age_s <= step.get("mute_after_s", 1e9):
+                num_beats += 1
+                channel.send(msg.Heartbeat(num_beats, max(0.0, age_s - step.get("hang_after_s", 1e9))))
+                if self._role is Role.ENGINE:
+                    channel.send(msg.Stats([msg.Sample("ascendd_engine_steps_total", float(num_beats))]))
+            if drained_at is not None and time.monotonic() >= drained_at:
+                channel.send(msg.Drained(0))
+                drained_at = None
+            if (first := channel.recv(BEAT_S)) is not None:
+                for message in [first, *channel.drain()]:
+                    match message:
+                        case msg.AttachPeer():
+                            if peer is not None:
+                                peer.close()
+                            peer = socket.socket(fileno=channel.take_fd())
+                            peer.send(self._role.value.encode())
+                        case msg.EngineState():
+                            self._state = message
+                        case msg.RunSelfTest(episode):
+                            channel.send(self._self_test(episode, peer, step))
+                        case msg.Drain(deadline_s):
+                            self._draining = True
+                            drained_at = time.monotonic() + min(deadline_s, step.get("drain_s", 0.0))
+                        case msg.Shutdown():
+                            if not step.get("ignore_shutdown"):
+                                return 0
+
+    def _self_test(self, episode: int, peer: socket.socket | None, step: dict) -> msg.SelfTestDone:
+        """Pass only where the engine's word came over the data link."""
+        assert peer is not None
+        peer.settimeout(5.0)
+        try:
+            heard = peer.recv(100)
+        except OSError as error:
+            heard = str(error).encode()
+        if "self_test_fault" in step or heard != b"engine":
+            return msg.SelfTestDone(episode, 0.1, msg.Fault.from_error(errors.SelfTestFailed(f"heard {heard!r}")))
+        return msg.SelfTestDone(episode, 0.1)
+
+    def _answer(self, listener: socket.socket) -> None:
+        """Answer each connection with one line of JSON: what the supervisor last said of the engine."""
+        listener.setblocking(True)
+        while True:
+            connection, _ = listener.accept()
+            with connection:
+                state = {"ready": self._state.ready, "text": self._state.text, "retry": self._state.retry_after_s}
+                connection.sendall(
+                    json.dumps({**state, "pid": os.getpid(), "draining": self._draining}).encode() + b"\n"
+                )
+
+
+def main(argv: list[str]) -> int:
+    """Run the role named after the plan; an unknown argument is an error, as in the real roles."""
+    role = Role(argv[1].lstrip("_"))
+    try:
+        return run_role(role, argv[2:], FakeRole(role, json.loads(argv[0])).body)
+    except PeerClosed:
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

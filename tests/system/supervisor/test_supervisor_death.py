@@ -1,0 +1,160 @@
+"""Each process of an instance dies or hangs; the table of docs/ARCHITECTURE.md, on a real supervisor with fakes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+pytestmark = pytest.mark.system
+
+FAST = "recovery: {backoff_min_s: 0.1, backoff_max_s: 0.5}"
+
+
+def test_a_killed_engine_comes_back(start, eventually):
+    """SIGKILL: the API says that it restarts and when to retry; the new engine passes a self-test of its own first."""
+    daemon = start(engine=[{}, {"load_s": 1.0}], extra=FAST).wait_ready()
+    api = daemon.pid("api")
+
+    old = daemon.kill("engine")
+    down = eventually(lambda: (answer := daemon.ask())["ready"] is False and answer)
+    daemon.wait_restarted("engine", old)
+    eventually(lambda: daemon.ask()["ready"])
+
+    assert "SIGKILL" in down["text"] or "loading" in down["text"]
+    assert down["retry"] >= 1
+    assert daemon.pid("api") == api
+    assert len(daemon.events("supervisor.self_test_passed")) == 2
+    assert any(status.startswith("degraded: engine was killed by SIGKILL") for status in daemon.statuses)
+    assert daemon.states.count("READY=1") == 1
+
+
+def test_counters_go_on_over_a_restart(start, eventually):
+    """The engine's counters on /metrics never go back, and the restart is counted."""
+    daemon = start(extra=FAST).wait_ready()
+    before = eventually(lambda: daemon.metrics().get("ascendd_engine_steps_total"))
+
+    old = daemon.kill("engine")
+    daemon.wait_restarted("engine", old)
+    page = eventually(lambda: (page := daemon.metrics()).get("ascendd_engine_steps_total", 0) > before and page)
+
+    assert page['ascendd_child_restarts_total{role="engine"}'] == 1
+    assert eventually(lambda: daemon.metrics()["ascendd_instance_ready"] == 1)
+    assert daemon.metrics()["ascendd_snapshot_age_seconds"] < 5
+
+
+def test_a_killed_api_keeps_its_port(start, eventually):
+    """Connections made while the API is down wait in the backlog and are answered by the next one; the engine stays."""
+    daemon = start(api=[{}, {"load_s": 0.5}]).wait_ready()
+    engine = daemon.pid("engine")
+
+    old = daemon.kill("api")
+    answer = daemon.ask()
+    daemon.wait_restarted("api", old)
+    eventually(lambda: daemon.ask()["ready"])
+
+    assert answer["pid"] != old
+    assert daemon.pid("engine") == engine
+    # The new API is told that the proven engine serves, and proves the path again.
+    eventually(lambda: len(daemon.events("supervisor.self_test_passed")) == 2, detail=daemon.log_text)
+
+
+@pytest.mark.parametrize("role", ["metrics"])
+def test_a_killed_helper_disturbs_nobody(start, eventually, role):
+    """The metrics process is restarted at once while engine and API go on."""
+    daemon = start().wait_ready()
+    others = {daemon.pid("engine"), daemon.pid("api")}
+
+    old = daemon.kill(role)
+    daemon.wait_restarted(role, old)
+
+    assert {daemon.pid("engine"), daemon.pid("api")} == others
+    assert daemon.ask()["ready"] is True
+    assert eventually(lambda: daemon.metrics().get('ascendd_child_restarts_total{role="metrics"}')) == 1
+
+
+def test_a_hung_step_is_ended_with_its_stacks(start):
+    """A step beyond its deadline: SIGABRT writes all stacks to the log, and a new engine is started."""
+    daemon = start(engine=[{"hang_after_s": 0.5}, {}], extra=FAST, deadlines={"step_s": 1.0}, timing={"tick_s": 0.2})
+    daemon.wait_ready()
+    old = daemon.pid("engine")
+
+    daemon.wait_restarted("engine", old)
+
+    (hung,) = daemon.events("supervisor.child_hung")
+    assert "the deadline is 1 s" in hung["reason"]
+    assert daemon.events("supervisor.child_ended")[0]["cause"] == "hung"
+    assert "Fatal Python error: Aborted" in daemon.log_text()
+    assert "fake_role.py" in daemon.log_text()
+
+
+@pytest.mark.parametrize("how", ["mute", "stopped"])
+def test_a_silent_child_is_ended(start, how):
+    """No heartbeat within its deadline: killed even where it was stopped by SIGSTOP and cannot handle SIGABRT."""
+    plan = [{"mute_after_s": 0.5}, {}] if how == "mute" else [{}]
+    daemon = start(
+        engine=plan, extra=FAST, deadlines={"heartbeat_s": 1.0}, timing={"tick_s": 0.2, "abort_grace_s": 0.3}
+    )
+    daemon.wait_ready()
+    old = daemon.pid("engine")
+    if how == "stopped":
+        os.kill(old, signal.SIGSTOP)
+
+    daemon.wait_restarted("engine", old)
+
+    assert "no heartbeat for" in daemon.events("supervisor.child_hung")[0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"), [("ModelUnsupported", 66), ("ConfigInvalid", 78), ("PermissionMissing", 71)]
+)
+def test_a_permanent_fault_is_never_retried(start, fault, code):
+    """The instance ends with the exit status of the error, its words in the status, and no second start."""
+    daemon = start(engine=[{"fault": fault}])
+
+    assert daemon.wait_exit() == code
+    assert len([line for line in daemon.events("supervisor.child_started") if line["child"] == "engine"]) == 1
+    (failed,) = daemon.events("supervisor.failed")
+    assert (failed["error"], failed["remedy"]) == ("engine was told to fail", "Tell it otherwise.")
+    assert daemon.statuses[-1] == f"failed: {failed['code']} engine was told to fail"
+    assert "READY=1" not in daemon.states
+
+
+def test_too_many_deaths_end_the_instance(start):
+    """After max_restarts in the window the daemon gives up with 70 and names the last failure."""
+    daemon = start(engine=[{"exit": 1}], extra="recovery: {backoff_min_s: 0.05, backoff_max_s: 0.1, max_restarts: 2}")
+
+    assert daemon.wait_exit() == 70
+    assert len([line for line in daemon.events("supervisor.child_started") if line["child"] == "engine"]) == 3
+    (failed,) = daemon.events("supervisor.failed")
+    assert failed["code"] == "ASD-E07"
+    assert "engine exited with status 1; 3 failures within 600 s, 2 restarts are allowed" in failed["error"]
+
+
+def test_restarts_wait_longer_each_time(start):
+    """The delays of a crashing engine double."""
+    daemon = start(
+        engine=[{"crash_after_s": 0.0}], extra="recovery: {backoff_min_s: 0.2, backoff_max_s: 10, max_restarts: 3}"
+    )
+
+    assert daemon.wait_exit() == 70
+    delays = [line["delay_s"] for line in daemon.events("supervisor.restart") if line["child"] == "engine"]
+    assert [round(delay / 0.2, 1) for delay in delays] == pytest.approx([1, 2, 4], rel=0.11)
+    assert "SIGSEGV" in daemon.events("supervisor.child_ended")[0]["reason"]
+
+
+def test_a_killed_supervisor_leaves_nobody(start, eventually):
+    """SIGKILL of the supervisor ends every child within moments, also one that is stuck in its load."""
+    daemon = start().wait_ready()
+    loading = start(engine=[{"load_s": 60.0}])
+    eventually(lambda: loading.statuses and loading.statuses[-1].startswith("loading"), detail=loading.log_text)
+
+    for one in (daemon, loading):
+        one.process.kill()
+        one.process.wait()
+    started = time.monotonic()
+    eventually(lambda: not daemon.leftovers() and not loading.leftovers(), 10)
+
+    assert time.monotonic() - started < 5.0

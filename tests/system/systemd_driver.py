@@ -1,0 +1,347 @@
+"""
+Runs as root inside a throw-away machine with a real systemd: installs the units, lives through their life, tells facts.
+
+    systemd_driver.py REPOSITORY BIN_FOLDER RESULT_FILE
+
+BIN_FOLDER has the `ascendd` and `python` to use. RESULT_FILE gets the facts as JSON; nothing is judged here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+PORT, METRICS_PORT = 8000, 9475
+UNIT = "ascendd@qwen2.service"
+MISSING_UNIT = "ascendd@missing.service"
+DEADLINE_S = 90.0
+
+
+def run(*argv: str) -> str:
+    """Run a command and return what it prints, whatever its status."""
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+def show(unit: str, *names: str) -> dict[str, str]:
+    """Return properties of a unit."""
+    text = run("systemctl", "show", unit, *(f"-p{name}" for name in names))
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+
+def state(unit: str = UNIT) -> str:
+    """Return the ActiveState."""
+    return show(unit, "ActiveState")["ActiveState"]
+
+
+def wait(condition: Any, what: str, deadline_s: float = DEADLINE_S) -> float:
+    """Wait until `condition` is true and return how long that took."""
+    started = time.monotonic()
+    while not condition():
+        if time.monotonic() - started > deadline_s:
+            raise TimeoutError(f"{what} did not happen within {deadline_s} s\n{run('journalctl', '-n', '60')}")
+        time.sleep(0.05)
+    return time.monotonic() - started
+
+
+class Answer:
+    """Status, headers and body of one HTTP exchange; status 0 where nobody listens."""
+
+    def __init__(self, status: int, head: str = "", body: str = "") -> None:
+        self.status, self.head, self.body = status, head, body
+
+    @property
+    def retry_after(self) -> int | None:
+        """Seconds of Retry-After."""
+        for line in self.head.splitlines():
+            if line.lower().startswith("retry-after:"):
+                return int(line.partition(":")[2])
+        return None
+
+
+def post(max_tokens: int = 1, *, stream: bool = False, on_data: Any = None) -> Answer:
+    """Ask for a completion over a plain socket, so that a stream is seen as it comes."""
+    body = json.dumps(
+        {"model": "qwen2", "prompt": "hello", "max_tokens": max_tokens, "ignore_eos": True, "stream": stream}
+    )
+    request = (
+        f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n{body}"
+    )
+    data = b""
+    try:
+        with socket.create_connection(("127.0.0.1", PORT), 60) as sock:
+            sock.sendall(request.encode())
+            while chunk := sock.recv(65536):
+                data += chunk
+                if on_data is not None:
+                    on_data(data)
+    except ConnectionRefusedError:
+        return Answer(0)
+    except OSError as error:
+        return Answer(-1, str(error), data.decode(errors="replace"))
+    head, _, rest = data.decode(errors="replace").partition("\r\n\r\n")
+    return Answer(int(head.split()[1]) if head else -1, head, rest)
+
+
+class Stream(threading.Thread):
+    """A client that reads a long stream in the background."""
+
+    def __init__(self, max_tokens: int) -> None:
+        super().__init__(daemon=True)
+        self._max_tokens = max_tokens
+        self.flowing = threading.Event()
+        self.answer = Answer(-1)
+
+    def run(self) -> None:
+        """Read to the end."""
+        self.answer = post(self._max_tokens, stream=True, on_data=self._on_data)
+
+    def _on_data(self, data: bytes) -> None:
+        if data.count(b"data: ") >= 5:
+            self.flowing.set()
+
+
+def children() -> dict[str, int]:
+    """Return the pid of each process of the unit by role; the supervisor as `supervisor`."""
+    found = {"supervisor": int(show(UNIT, "MainPID")["MainPID"])}
+    group = show(UNIT, "ControlGroup")["ControlGroup"]
+    for pid in run("systemctl", "show", UNIT, "-pControlGroup") and _pids_of(group):
+        argv = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        for arg in argv:
+            if arg.startswith(b"_"):
+                found[arg.decode()[1:]] = pid
+    return found
+
+
+def _pids_of(group: str) -> list[int]:
+    pids = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if group and group in (entry / "cgroup").read_text():
+                    pids.append(int(entry.name))
+            except OSError:
+                continue
+    return pids
+
+
+def exists(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def install(repository: Path, bin_folder: Path) -> dict[str, Any]:
+    """Put units, user, folders, a model and two instances in place."""
+    os.chmod("/root", 0o711)  # where an interpreter of a developer's machine lives; the overlay forgets it
+    opt = Path("/opt/ascendd/current/bin")
+    opt.mkdir(parents=True)
+    (opt / "ascendd").symlink_to(bin_folder / "ascendd")
+    units = Path("/etc/systemd/system")
+    for name in ("ascendd@.service", "ascendd.slice"):
+        shutil.copy(repository / "systemd" / name, units / name)
+    shutil.copy(repository / "systemd/sysusers.d/ascendd.conf", "/usr/lib/sysusers.d/ascendd.conf")
+    shutil.copy(repository / "systemd/tmpfiles.d/ascendd.conf", "/usr/lib/tmpfiles.d/ascendd.conf")
+    # The interpreter is below /root here, and a watchdog of 30 s would make the test wait that long.
+    drop_in = units / "ascendd@.service.d"
+    drop_in.mkdir()
+    (drop_in / "lab.conf").write_text("[Service]\nProtectHome=read-only\nWatchdogSec=5\nRestartSec=1\n")
+    sysusers = run("systemd-sysusers", "ascendd.conf")
+    tmpfiles = run("systemd-tmpfiles", "--create", "ascendd.conf")
+    model = Path("/var/lib/ascendd/models/qwen2")
+    subprocess.run([bin_folder / "python", repository / "tests/system/tiny_qwen2.py", model], check=True)
+    run("chown", "-R", "ascendd:ascendd", str(model))
+    instances = Path("/etc/ascendd/instances")
+    text = (
+        f"listen: {{port: {PORT}}}\nmetrics: {{port: {METRICS_PORT}}}\nengine: {{max_num_blocks: 2048, device: cpu}}\n"
+    )
+    (instances / "qwen2.yaml").write_text(f"model: {{path: {model}}}\n{text}recovery: {{backoff_min_s: 1}}\n")
+    (instances / "missing.yaml").write_text(f"model: {{path: /var/lib/ascendd/models/none}}\n{text}")
+    for file in instances.iterdir():
+        shutil.chown(file, "root", "ascendd")
+    run("systemctl", "daemon-reload")
+    verify = run("systemd-analyze", "verify", UNIT)
+    return {
+        "sysusers": sysusers,
+        "tmpfiles": tmpfiles,
+        "verify": [line for line in verify.splitlines() if "ascendd" in line],
+        "instances_mode": oct(instances.stat().st_mode & 0o7777),
+    }
+
+
+def start() -> dict[str, Any]:
+    """Start the instance and watch state and API until it is active."""
+    started = time.monotonic()
+    run("systemctl", "start", "--no-block", UNIT)
+    seen: list[tuple[str, int]] = []
+    texts: list[str] = []
+    while time.monotonic() - started < DEADLINE_S:
+        status = post().status  # asked first: what is answered after `active` was seen proves nothing
+        now = show(UNIT, "ActiveState", "StatusText")
+        if not seen or seen[-1] != (now["ActiveState"], status):
+            seen.append((now["ActiveState"], status))
+        if not texts or texts[-1] != now.get("StatusText", ""):
+            texts.append(now.get("StatusText", ""))
+        if now["ActiveState"] in ("active", "failed"):
+            break
+        time.sleep(0.05)
+    took_s = time.monotonic() - started
+    return {"seen": seen, "texts": texts, "took_s": took_s, "first_after": post().status, "pids": children()}
+
+
+def security(pids: dict[str, int]) -> dict[str, Any]:
+    """Read what the hardening amounts to, as systemd and the kernel see it."""
+    status = Path(f"/proc/{pids['engine']}/status").read_text()
+    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    return {
+        "exposure": run("systemd-analyze", "security", UNIT, "--no-pager").splitlines()[-1],
+        "user": run("ps", "-o", "user=", "-p", str(pids["engine"])).strip(),
+        "nice": run("ps", "-o", "ni=", "-p", str(pids["engine"])).strip(),
+        "no_new_privs": fields["NoNewPrivs"].strip(),
+        "capabilities": fields["CapBnd"].strip(),
+        "slice": show(UNIT, "Slice")["Slice"],
+        "metrics": "vllm:num_requests_running" in _get_metrics(),
+    }
+
+
+def _get_metrics() -> str:
+    with socket.create_connection(("127.0.0.1", METRICS_PORT), 10) as sock:
+        sock.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        data = b""
+        while chunk := sock.recv(65536):
+            data += chunk
+    return data.decode()
+
+
+def kill_engine() -> dict[str, Any]:
+    """SIGKILL the engine under a running stream."""
+    stream = Stream(4000)
+    stream.start()
+    assert stream.flowing.wait(30), stream.answer.body[-500:]
+    before = children()
+    os.kill(before["engine"], signal.SIGKILL)
+    killed = time.monotonic()
+    wait(lambda: not exists(before["engine"]), "end of the engine")
+    refusal = post()
+    statuses = {refusal.status}
+
+    def served() -> bool:
+        statuses.add(post().status)
+        return 200 in statuses
+
+    wait(served, "service after the engine's death")
+    back_s = time.monotonic() - killed
+    stream.join(30)
+    after = children()
+    return {
+        "stream_end": stream.answer.body[-400:],
+        "stream_status": stream.answer.status,
+        "refusal": [refusal.status, refusal.retry_after],
+        "statuses": sorted(statuses),
+        "back_s": back_s,
+        "same_supervisor": before["supervisor"] == after["supervisor"],
+        "same_api": before["api"] == after["api"],
+        "state": state(),
+        "restarts_by_systemd": show(UNIT, "NRestarts")["NRestarts"],
+    }
+
+
+def kill_supervisor(number: signal.Signals) -> dict[str, Any]:
+    """SIGKILL or SIGSTOP the supervisor: who is left, and does systemd bring it back."""
+    before = children()
+    restarts = int(show(UNIT, "NRestarts")["NRestarts"])
+    os.kill(before["supervisor"], number)
+    struck = time.monotonic()
+    gone_s = wait(lambda: not any(map(exists, before.values())), "end of all processes")
+    wait(lambda: int(show(UNIT, "NRestarts")["NRestarts"]) > restarts, "restart by systemd")
+    wait(lambda: post().status == 200, "service after the restart")
+    back_s = time.monotonic() - struck
+    wait(lambda: state() == "active", "active after the restart")
+    return {
+        "gone_s": gone_s,
+        "back_s": back_s,
+        "state": state(),
+        "left": [pid for pid in before.values() if exists(pid)],
+    }
+
+
+def stop() -> dict[str, Any]:
+    """Stop the instance under a running stream."""
+    stream = Stream(3000)
+    stream.start()
+    assert stream.flowing.wait(30), stream.answer.body[-500:]
+    pids = children()
+    started = time.monotonic()
+    run("systemctl", "stop", "--no-block", UNIT)
+    wait(lambda: state() != "active", "deactivation")
+    during = post().status
+    is_open = stream.is_alive()
+    stream.join(60)
+    wait(lambda: state() in ("inactive", "failed"), "the stop")
+    return {
+        "stream_end": stream.answer.body[-400:],
+        "refused_while_draining": during,
+        "was_open_then": is_open,
+        "took_s": time.monotonic() - started,
+        "state": state(),
+        **show(UNIT, "Result", "ExecMainStatus"),
+        "left": [pid for pid in pids.values() if exists(pid)],
+    }
+
+
+def missing_model() -> dict[str, Any]:
+    """Start an instance whose model does not exist."""
+    text = run("systemctl", "start", MISSING_UNIT)
+    time.sleep(3.0)  # three times RestartSec: a restart would have happened
+    shown = show(MISSING_UNIT, "ActiveState", "ExecMainStatus", "NRestarts", "StatusText", "Result")
+    journal = run("journalctl", "-u", MISSING_UNIT, "-o", "cat", "--no-pager")
+    return {"start": text, "journal": journal[-1500:], **shown}
+
+
+def journal() -> dict[str, Any]:
+    """Return how the journal understood the daemon's lines."""
+    priorities: dict[str, str] = {}
+    for line in run("journalctl", "-u", UNIT, "-o", "json", "--no-pager").splitlines():
+        record = json.loads(line)
+        message = record.get("MESSAGE")
+        if isinstance(message, str) and message.startswith('{"timestamp"'):
+            priorities.setdefault(json.loads(message)["event"], record["PRIORITY"])
+    return priorities
+
+
+def main(repository: str, bin_folder: str, result: str) -> int:
+    """Collect all facts; what breaks is a fact, too."""
+    facts: dict[str, Any] = {}
+    try:
+        facts["install"] = install(Path(repository), Path(bin_folder))
+        facts["missing"] = missing_model()
+        facts["start"] = start()
+        facts["security"] = security(facts["start"]["pids"])
+        facts["kill_engine"] = kill_engine()
+        facts["kill_supervisor"] = kill_supervisor(signal.SIGKILL)
+        facts["watchdog"] = kill_supervisor(signal.SIGSTOP)
+        facts["stop"] = stop()
+        facts["journal"] = journal()
+    except Exception:
+        facts["broken"] = traceback.format_exc() + run(
+            "journalctl", "-u", "ascendd@*", "-n", "80", "-o", "cat", "--no-pager"
+        )
+    Path(result).write_text(json.dumps(facts, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

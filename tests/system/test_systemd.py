@@ -1,0 +1,145 @@
+"""The unit under a real systemd, with the real engine and API: one boot, a table of facts."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.system, pytest.mark.systemd, pytest.mark.timeout(400)]
+
+ROOT = Path(__file__).resolve().parents[2]
+LAB = ROOT / "tests" / "systemd-lab"
+NOT_BOOTED = 125
+# Beyond these no operator would believe that it works; the lines printed tell how long it took.
+BACK_AFTER_ENGINE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Boot a machine, live through the unit's life in it, and return what was seen."""
+    if os.getuid() != 0 or shutil.which("systemd-nspawn") is None:
+        pytest.skip("booting a machine needs root and systemd-nspawn (Debian: systemd-container)")
+    out = tmp_path_factory.mktemp("lab")
+    driver = ROOT / "tests/system/systemd_driver.py"
+    bin_folder = Path(sys.prefix) / "bin"
+    command = [LAB, "--bind", out, "--", sys.executable, driver, ROOT, bin_folder, out / "facts.json"]
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    if done.returncode == NOT_BOOTED:
+        pytest.skip(f"no machine could be booted here: {done.stderr[-500:]}")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads((out / "facts.json").read_text())
+    assert "broken" not in found, found["broken"]
+    return found
+
+
+def test_the_files_of_the_unit_install(facts: dict[str, Any]) -> None:
+    """The sysusers and tmpfiles entries make user and folders, and systemd-analyze verify has no complaint."""
+    assert "Creating user 'ascendd'" in facts["install"]["sysusers"]
+    assert (facts["install"]["tmpfiles"], facts["install"]["verify"]) == ("", [])
+    assert facts["install"]["instances_mode"] == "0o750"
+
+
+def test_active_means_that_it_answers(facts: dict[str, Any]) -> None:
+    """While activating nobody gets an answer; the first request after `active` gets its token."""
+    start = facts["start"]
+    print(f"active {start['took_s']:.1f} s after systemctl start")
+
+    assert start["seen"][0][0] == "activating"
+    assert start["seen"][-1][0] == "active"
+    assert {status for state, status in start["seen"] if state == "activating"} <= {0, 503}
+    assert 503 in {status for _, status in start["seen"]}
+    assert start["first_after"] == 200
+    assert any(text.startswith("loading") for text in start["texts"])
+    assert sorted(start["pids"]) == ["api", "engine", "metrics", "supervisor"]
+
+
+def test_the_status_tells_what_is_served(facts: dict[str, Any]) -> None:
+    """`systemctl status` ends at the name of the model and its address."""
+    assert facts["start"]["texts"][-1] in ("self-test", "serving qwen2 on 127.0.0.1:8000")
+
+
+def test_the_service_is_confined(facts: dict[str, Any]) -> None:
+    """It runs as its own user, without capabilities, below an exposure of 3."""
+    security = facts["security"]
+    print(security["exposure"])
+
+    assert (security["user"], security["slice"], security["nice"]) == ("ascendd", "ascendd.slice", "5")
+    assert (security["no_new_privs"], int(security["capabilities"], 16)) == ("1", 0)
+    assert float(security["exposure"].split(": ")[1].split()[0]) < 3.0
+    assert security["metrics"]
+
+
+def test_a_killed_engine_is_an_error_event_and_a_503(facts: dict[str, Any]) -> None:
+    """The open stream ends with an error event, new requests get 503 with Retry-After, never a refused connection."""
+    killed = facts["kill_engine"]
+    print(f"served again {killed['back_s']:.1f} s after the engine was killed")
+
+    assert killed["stream_status"] == 200
+    assert '"error":{' in killed["stream_end"]
+    assert "[DONE]" not in killed["stream_end"]
+    assert killed["refusal"][0] == 503
+    assert killed["refusal"][1] >= 1
+    assert killed["statuses"] == [200, 503]
+    assert killed["back_s"] < BACK_AFTER_ENGINE_S
+
+
+def test_a_killed_engine_is_no_matter_for_systemd(facts: dict[str, Any]) -> None:
+    """Supervisor and API stay the same processes and the unit stays active."""
+    killed = facts["kill_engine"]
+
+    assert killed["same_supervisor"]
+    assert killed["same_api"]
+    assert (killed["state"], killed["restarts_by_systemd"]) == ("active", "0")
+
+
+@pytest.mark.parametrize("how", ["kill_supervisor", "watchdog"])
+def test_systemd_brings_a_dead_supervisor_back(facts: dict[str, Any], how: str) -> None:
+    """Killed, or stopped so that the watchdog strikes: no process is left, and systemd starts the unit again."""
+    print(f"{how}: all gone after {facts[how]['gone_s']:.1f} s, served again after {facts[how]['back_s']:.1f} s")
+
+    assert facts[how]["left"] == []
+    assert facts[how]["state"] == "active"
+    assert facts[how]["gone_s"] < 20.0
+
+
+def test_the_watchdog_waits_its_time(facts: dict[str, Any]) -> None:
+    """With WatchdogSec=5 a stopped supervisor lives at least half of that, since it fed the dog shortly before."""
+    assert facts["watchdog"]["gone_s"] > 2.0
+
+
+def test_stop_drains_the_running_stream(facts: dict[str, Any]) -> None:
+    """A stream that runs at systemctl stop is finished, new requests are 503, and the unit ends clean."""
+    stopped = facts["stop"]
+    print(f"stopped {stopped['took_s']:.1f} s after systemctl stop, the stream included")
+
+    assert stopped["was_open_then"]
+    assert stopped["refused_while_draining"] == 503
+    assert "[DONE]" in stopped["stream_end"]
+    assert '"finish_reason":"length"' in stopped["stream_end"]
+    assert (stopped["state"], stopped["Result"], stopped["ExecMainStatus"]) == ("inactive", "success", "0")
+    assert stopped["left"] == []
+
+
+def test_a_missing_model_is_not_retried(facts: dict[str, Any]) -> None:
+    """The unit fails with 66, says why in status and journal, and systemd does not start it again."""
+    missing = facts["missing"]
+
+    assert (missing["ActiveState"], missing["ExecMainStatus"], missing["NRestarts"]) == ("failed", "66", "0")
+    assert missing["StatusText"] == "failed: ASD-M02 /var/lib/ascendd/models/none does not exist"
+    assert "remedy: Give the folder written by `ascendd convert`" in missing["journal"]
+
+
+def test_the_journal_knows_the_priorities(facts: dict[str, Any]) -> None:
+    """Lines of every process carry their level into the journal, so that `journalctl -p err` shows what went wrong."""
+    priorities = facts["journal"]
+
+    assert priorities["supervisor.serving"] == "6"
+    assert priorities["supervisor.child_ended"] == "3"
+    assert priorities["api.engine_gone"] == "4"
