@@ -84,8 +84,9 @@ test: venv-dev model
 test-all: venv-dev model
 	$(PYTEST) --hypothesis-profile=thorough
 
-bench: venv-dev model
-	$(PYTEST) tests/bench -s -o python_files='bench_*.py' -o python_functions='bench_*'
+bench: model
+	@test -d $(DEMO)/smollm2-135m || $(VENV)/bin/ascendd convert $(DEMO)/*.gguf $(DEMO)/smollm2-135m
+	$(PY) tests/bench/serving.py $(DEMO)/smollm2-135m
 
 clean:
 	rm -rf $(VENV) $(DEMO) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
