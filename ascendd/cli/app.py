@@ -8,7 +8,6 @@ class. Verbs import what they need inside their functions, so that `--help` stay
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import sys
 from typing import Annotated
@@ -45,8 +44,7 @@ def build_app() -> typer.Typer:
         """Serve large language models on Ascend NPU servers."""
 
     for verb in VERBS:
-        if importlib.util.find_spec(f"ascendd.cli.{verb}") is not None:
-            importlib.import_module(f"ascendd.cli.{verb}").register(app)
+        importlib.import_module(f"ascendd.cli.{verb}").register(app)
     return app
 
 

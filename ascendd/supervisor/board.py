@@ -24,6 +24,7 @@ class StatsBoard:
         self._store.set("ascendd_build_info", 1.0, (__version__, instance, model))
         self._accumulator = Accumulator()
         self._cpu_s: dict[tuple[str, int], float] = {}
+        self._last_line: tuple[float, tuple[int, ...]] = (time.monotonic(), (0, 0))
 
     def take(self, role: Role, stats: Stats) -> None:
         """Take the running totals of a child."""
@@ -60,6 +61,27 @@ class StatsBoard:
             grown_s = max(0.0, reading.cpu_s - self._cpu_s.get(key, 0.0))
             self._store.inc("ascendd_process_cpu_seconds_total", grown_s, role)
         self._cpu_s = {key: reading.cpu_s for key, reading in readings.items() if reading is not None}
+
+    def stats_line(self, now_s: float) -> dict[str, float | int] | None:
+        """
+        Return throughput since the last call and the load now, for the log; None while nothing was asked or waits.
+
+        `now_s` is monotonic seconds.
+        """
+        totals = {sample.name: sample.value for sample in self._accumulator.merged() if not sample.labels}
+        tokens = tuple(int(totals.get(f"ascendd_engine_{kind}_tokens_total", 0)) for kind in ("prompt", "generation"))
+        (last_s, last_tokens), self._last_line = self._last_line, (now_s, tokens)
+        running, waiting = (int(totals.get(f"ascendd_engine_sequences_{what}", 0)) for what in ("running", "waiting"))
+        took_s = now_s - last_s
+        if took_s <= 0 or (tokens == last_tokens and not running and not waiting):
+            return None
+        return {
+            "prompt_tokens_per_s": round((tokens[0] - last_tokens[0]) / took_s, 1),
+            "generation_tokens_per_s": round((tokens[1] - last_tokens[1]) / took_s, 1),
+            "running": running,
+            "waiting": waiting,
+            "kv_usage": round(totals.get("ascendd_engine_kv_usage_ratio", 0.0), 4),
+        }
 
     def snapshot(self) -> MetricsSnapshot:
         """Return everything that /metrics shows, merged over restarts."""

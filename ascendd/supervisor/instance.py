@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import os
 import socket
 from collections.abc import Callable, Mapping
@@ -37,6 +38,7 @@ def run_instance(
     `specs` replaces what the children are started with, `gate` the preflight checks. Raises PreflightFailed, ModelError
     or HostError before anything was started; a failure after that is in the Outcome.
     """
+    faulthandler.enable()  # a missed watchdog is a SIGABRT, and this writes where the loop was stuck
     notifier = Notifier()
     log.configure(config.log, instance=instance, role="supervisor")
     try:

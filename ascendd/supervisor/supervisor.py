@@ -80,7 +80,7 @@ class Supervisor:
         self._proven_run: int | None = None  # the engine process that passed a self-test
         self._engine_state = EngineState(ready=False, text="starting")
         self._outcome = Outcome(0)
-        self._started_at_s = time.monotonic()
+        self._started_at_s = self._stats_at_s = time.monotonic()
         self._measured_at_s = -self._timing.measure_s
 
     async def run(self) -> Outcome:
@@ -261,12 +261,20 @@ class Supervisor:
         if now_s - self._measured_at_s >= self._timing.measure_s:
             self._measured_at_s = now_s
             self._board.measure(os.getpid(), {process.spec.role: process.pid for process in self._table})
+        self._log_stats(now_s)
         self._board.set_states(self._children, self._phase is Phase.SERVING)
         metrics = self._table.get(Role.METRICS)
         # A metrics process that does not read gets no second snapshot on top of the first.
         if metrics is not None and self._children[Role.METRICS].configured and not metrics.channel.num_pending_bytes:
             metrics.send(self._board.snapshot())
         self._later(self._timing.tick_s, ev.Tick())
+
+    def _log_stats(self, now_s: float) -> None:
+        interval_s = self._config.log.stats_interval_s
+        if interval_s and now_s - self._stats_at_s >= interval_s:
+            self._stats_at_s = now_s
+            if (line := self._board.stats_line(now_s)) is not None:
+                self._log.info("supervisor.stats", **line)
 
     # --- effects out ----------------------------------------------------------------------------------------------
 

@@ -204,6 +204,8 @@ def start() -> dict[str, Any]:
 
 def security(pids: dict[str, int]) -> dict[str, Any]:
     """Read what the hardening amounts to, as systemd and the kernel see it."""
+    # The engine reports once a second.
+    wait(lambda: "vllm:num_requests_running" in _get_metrics(), "the engine's figures on /metrics", 10)
     status = Path(f"/proc/{pids['engine']}/status").read_text()
     fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
     return {
@@ -213,7 +215,7 @@ def security(pids: dict[str, int]) -> dict[str, Any]:
         "no_new_privs": fields["NoNewPrivs"].strip(),
         "capabilities": fields["CapBnd"].strip(),
         "slice": show(UNIT, "Slice")["Slice"],
-        "metrics": "vllm:num_requests_running" in _get_metrics(),
+        "metrics": "ascendd_instance_ready 1.0" in _get_metrics(),
     }
 
 

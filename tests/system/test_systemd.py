@@ -56,7 +56,8 @@ def test_active_means_that_it_answers(facts: dict[str, Any]) -> None:
     assert {status for state, status in start["seen"] if state == "activating"} <= {0, 503}
     assert 503 in {status for _, status in start["seen"]}
     assert start["first_after"] == 200
-    assert any(text.startswith("loading") for text in start["texts"])
+    # A model this small passes through most of these between two looks.
+    assert any(text.split()[0] in ("preflight", "starting", "loading", "warming") for text in start["texts"] if text)
     assert sorted(start["pids"]) == ["api", "engine", "metrics", "supervisor"]
 
 

@@ -1,0 +1,74 @@
+"""The figures of a whole instance."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from ascendd.ipc.messages import Role, Sample, Stats
+from ascendd.supervisor.board import StatsBoard
+from ascendd.supervisor.child import Child, ChildState
+
+GENERATED, RUNNING = "ascendd_engine_generation_tokens_total", "ascendd_engine_sequences_running"
+
+
+def values(board):
+    """Return the snapshot's values by name and labels."""
+    return {(sample.name, sample.labels): sample.value for sample in board.snapshot().samples}
+
+
+def test_the_snapshot_has_children_and_supervisor():
+    """What a child counted, who is up, what runs and whether it serves are on one page."""
+    board = StatsBoard("blue", "qwen2")
+    engine, api = Child(Role.ENGINE), Child(Role.API)
+    engine.state = ChildState.READY
+
+    board.take(Role.ENGINE, Stats([Sample(GENERATED, 7.0)]))
+    board.set_states({Role.ENGINE: engine, Role.API: api}, serving=False)
+    board.count_restart(Role.API)
+    found = values(board)
+
+    assert found[GENERATED, ()] == 7
+    assert (found["ascendd_child_up", ("engine",)], found["ascendd_child_up", ("api",)]) == (1, 0)
+    assert found["ascendd_instance_ready", ()] == 0
+    assert found["ascendd_child_restarts_total", ("api",)] == 1
+    (info,) = [labels for name, labels in found if name == "ascendd_build_info"]
+    assert info[1:] == ("blue", "qwen2")
+
+
+def test_memory_of_a_dead_child_vanishes_and_its_cpu_time_stays():
+    """A gauge of a process that is gone would be a lie; a counter that went back would be one, too."""
+    board = StatsBoard("blue", "qwen2")
+    board.measure(os.getpid(), {Role.API: os.getpid()})
+    before = values(board)
+
+    board.child_ended(Role.API)
+    after = values(board)
+
+    assert ("ascendd_process_resident_memory_bytes", ("api",)) in before
+    assert ("ascendd_process_resident_memory_bytes", ("api",)) not in after
+    cpu = ("ascendd_process_cpu_seconds_total", ("api",))
+    assert after[cpu] == before[cpu] > 0
+
+
+def test_the_stats_line_is_a_rate_since_the_last_one():
+    """Tokens are divided by the time since the line before, whatever the totals are."""
+    board = StatsBoard("blue", "qwen2")
+    now_s = time.monotonic()
+    board.take(Role.ENGINE, Stats([Sample(GENERATED, 100.0), Sample(RUNNING, 2.0)]))
+    board.stats_line(now_s + 10)
+
+    board.take(Role.ENGINE, Stats([Sample(GENERATED, 160.0), Sample(RUNNING, 3.0)]))
+    line = board.stats_line(now_s + 40)
+
+    assert line is not None
+    assert (line["generation_tokens_per_s"], line["running"], line["waiting"]) == (2.0, 3, 0)
+
+
+def test_an_idle_instance_writes_no_stats():
+    """A journal of a quiet night holds no line every 30 seconds."""
+    board = StatsBoard("blue", "qwen2")
+    board.take(Role.ENGINE, Stats([Sample(GENERATED, 100.0), Sample(RUNNING, 0.0)]))
+    board.stats_line(time.monotonic() + 10)
+
+    assert board.stats_line(time.monotonic() + 40) is None
