@@ -158,7 +158,10 @@ def install(repository: Path, bin_folder: Path) -> dict[str, Any]:
     # The interpreter is below /root here, and a watchdog of 30 s would make the test wait that long.
     drop_in = units / "ascendd@.service.d"
     drop_in.mkdir()
-    (drop_in / "lab.conf").write_text("[Service]\nProtectHome=read-only\nWatchdogSec=5\nRestartSec=1\n")
+    # A checkout below /tmp is hidden by PrivateTmp as an interpreter in a home is by ProtectHome.
+    below_tmp = bin_folder.is_relative_to("/tmp")
+    bind = f"BindReadOnlyPaths={repository}\n" if below_tmp else ""
+    (drop_in / "lab.conf").write_text(f"[Service]\nProtectHome=read-only\nWatchdogSec=5\nRestartSec=1\n{bind}")
     sysusers = run("systemd-sysusers", "ascendd.conf")
     tmpfiles = run("systemd-tmpfiles", "--create", "ascendd.conf")
     model = Path("/var/lib/ascendd/models/qwen2")
