@@ -86,5 +86,17 @@ def _shape_problems(raw: Any, struct: type[msgspec.Struct], path: str) -> typing
         try:
             msgspec.convert(raw[key], hint_type)
         except msgspec.ValidationError as error:
-            reason = str(error).split(" - at ")[0]
-            yield ConfigProblem(f"{path}.{key}", raw[key], reason[:1].lower() + reason[1:], "")
+            yield ConfigProblem(f"{path}.{key}", raw[key], _rule(str(error), hint_type), "")
+
+
+def _rule(reason: str, hint_type: Any) -> str:
+    """Say what the value must be; for a choice, msgspec only says that it is none of them."""
+    choices = [choice for part in (hint_type, *typing.get_args(hint_type)) for choice in _choices(part)]
+    if choices:
+        return f"must be one of {', '.join(map(str, choices))}"
+    reason = reason.split(" - at ", maxsplit=1)[0]
+    return reason[:1].lower() + reason[1:]
+
+
+def _choices(hint_type: Any) -> tuple[Any, ...]:
+    return typing.get_args(hint_type) if typing.get_origin(hint_type) is typing.Literal else ()

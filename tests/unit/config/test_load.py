@@ -29,8 +29,8 @@ BAD = [
     ),
     (MODEL + "engine: {max_num_seqs: 0}", ["$.engine.max_num_seqs = 0: expected `int` >= 1"]),
     (MODEL + "engine: {max_num_seqs: many}", ["$.engine.max_num_seqs = 'many': expected `int`, got `str`"]),
-    (MODEL + "engine: {block_size: 24}", ["$.engine.block_size = 24: invalid enum value 24"]),
-    (MODEL + "engine: {device: tpu}", ["$.engine.device = 'tpu': invalid enum value 'tpu'"]),
+    (MODEL + "engine: {block_size: 24}", ["$.engine.block_size = 24: must be one of 16, 32, 64, 128"]),
+    (MODEL + "engine: {device: tpu}", ["$.engine.device = 'tpu': must be one of auto, cpu, npu, cuda"]),
     (MODEL + "engine: {gpu_memory_utilization: 1.5}", ["$.engine.gpu_memory_utilization = 1.5: expected `float` <= 1"]),
     (
         MODEL + "engine: {kv_cache_memory: 4 gibs}",
@@ -53,7 +53,7 @@ BAD = [
         ["$.metrics.host = '0.0.0.0': is not a loopback address; /metrics has no keys"],
     ),
     (MODEL + "metrics: {port: 8000}", ["$.metrics.port = 8000: is also listen.port"]),
-    (MODEL + "log: {level: loud}", ["$.log.level = 'loud': invalid enum value 'loud'"]),
+    (MODEL + "log: {level: loud}", ["$.log.level = 'loud': must be one of debug, info, warning, error"]),
     (MODEL + "log: {max_bytes: 1XB}", ["$.log.max_bytes = '1XB': is not a whole number of bytes"]),
     (MODEL + "parallel: {devices: [0, 1]}", ["$.parallel.devices = [0, 1]: must name 1 different devices"]),
     (
