@@ -84,9 +84,10 @@ test: venv-dev model
 test-all: venv-dev model
 	$(PYTEST) --hypothesis-profile=thorough
 
-bench: model
+bench: venv-dev model
 	@test -d $(DEMO)/smollm2-135m || $(VENV)/bin/ascendd convert $(DEMO)/*.gguf $(DEMO)/smollm2-135m
 	$(PY) tests/bench/serving.py $(DEMO)/smollm2-135m
+	$(PY) tests/bench/against_transformers.py $(DEMO)/smollm2-135m $(DEMO)/*.gguf
 
 clean:
 	rm -rf $(VENV) $(DEMO) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
