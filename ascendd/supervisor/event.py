@@ -42,6 +42,14 @@ class SelfTestOverdue:
 
 
 @dataclass(frozen=True)
+class SelfTestFailure:
+    """The self-test failed and the engine has had a moment to show a death of its own as the cause."""
+
+    run: int
+    text: str
+
+
+@dataclass(frozen=True)
 class KillDue:
     """A process that was told to end has had its time."""
 
@@ -66,4 +74,14 @@ class Tick:
     """A second passed."""
 
 
-Event = MessageReceived | ChildEnded | StartDue | SelfTestOverdue | KillDue | DrainOver | SignalReceived | Tick
+Event = (
+    MessageReceived
+    | ChildEnded
+    | StartDue
+    | SelfTestOverdue
+    | SelfTestFailure
+    | KillDue
+    | DrainOver
+    | SignalReceived
+    | Tick
+)

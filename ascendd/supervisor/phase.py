@@ -26,6 +26,7 @@ class Timing:
     extend_s: float = 60.0
     drain_margin_s: float = 3.0
     self_test_margin_s: float = 5.0
+    self_test_grace_s: float = 0.5
 
 
 class Phase(enum.Enum):

@@ -27,6 +27,7 @@ from ascendd.supervisor.process import ChildProcess
 from ascendd.supervisor.process_table import ProcessTable
 from ascendd.supervisor.recovery import Action, ChildExit, exit_code_of, react
 from ascendd.supervisor.restart import RestartPolicy
+from ascendd.supervisor.self_test import SelfTest
 from ascendd.supervisor.sockets import address_of
 from ascendd.supervisor.spec import ChildSpec
 from ascendd.telemetry import log
@@ -76,8 +77,7 @@ class Supervisor:
         self._phase = Phase.STARTING
         self._was_ready = False
         self._episode = 0  # of the data link between engine and API
-        self._testing_episode: int | None = None
-        self._proven_run: int | None = None  # the engine process that passed a self-test
+        self._self_test = SelfTest()
         self._engine_state = EngineState(ready=False, text="starting")
         self._outcome = Outcome(0)
         self._started_at_s = self._stats_at_s = time.monotonic()
@@ -120,6 +120,8 @@ class Supervisor:
             case ev.SelfTestOverdue(episode):
                 text = f"no token within {self._config.health.self_test_timeout_s:g} s"
                 self._on_self_test(msg.SelfTestDone(episode, 0.0, Fault.from_error(SelfTestFailed(text))))
+            case ev.SelfTestFailure(run, text):
+                self._on_self_test_failure(run, text)
             case ev.KillDue(role, run):
                 if (process := self._table.get(role, run)) is not None and process.status is None:
                     self._log.warning("supervisor.child_killed", child=role.value, pid=process.pid)
@@ -185,18 +187,24 @@ class Supervisor:
 
     def _on_self_test(self, done: msg.SelfTestDone) -> None:
         engine = self._table.get(Role.ENGINE)
-        if done.episode != self._testing_episode or self._phase not in RUNNING or engine is None:
+        if not self._self_test.take(done.episode) or self._phase not in RUNNING or engine is None:
             return
-        self._testing_episode = None
         if done.fault is None:
             self._log.info("supervisor.self_test_passed", latency_s=round(done.latency_s, 3))
-            self._proven_run = engine.run
+            self._self_test.passed(engine.run)
             self._serve()
             return
         self._log.error("supervisor.self_test_failed", code=done.fault.code, error=done.fault.message)
-        # Whichever part is at fault, the engine is the one whose state a restart renews.
-        self._children[Role.ENGINE].fault = Fault.from_error(SelfTestFailed(f"self-test: {done.fault.message}"))
-        engine.kill_group()
+        # An engine that died under the test shows as a failed test first; its own death is the truer reason.
+        self._self_test.failed(engine.run)
+        self._later(self._timing.self_test_grace_s, ev.SelfTestFailure(engine.run, f"self-test: {done.fault.message}"))
+
+    def _on_self_test_failure(self, run: int, text: str) -> None:
+        engine = self._table.get(Role.ENGINE, run)
+        if engine is not None and engine.status is None:
+            # Whichever part is at fault, the engine is the one whose state a restart renews.
+            self._children[Role.ENGINE].fault = Fault.from_error(SelfTestFailed(text))
+            engine.kill_group()
 
     def _on_end(self, child: Child, process: ChildProcess, end_status: int) -> None:
         now_s = time.monotonic()
@@ -289,19 +297,21 @@ class Supervisor:
         engine = self._table.get(Role.ENGINE)
         if engine is None or any(self._children[role].state is not ChildState.READY for role in _PEERS):
             return
-        if engine.run == self._proven_run:
+        if not self._self_test.may_start(engine.run):
+            return
+        if self._self_test.is_proven(engine.run):
             self._serve()
         else:
             self._notifier.status("self-test")
-        self._testing_episode = self._episode
+        self._self_test.started(self._episode)
         self._table.send(Role.API, msg.RunSelfTest(self._episode))
         limit_s = self._config.health.self_test_timeout_s + self._timing.self_test_margin_s
         self._later(limit_s, ev.SelfTestOverdue(self._episode))
 
     def _serve(self) -> None:
         if self._phase is not Phase.SERVING:
-            after_s = round(time.monotonic() - self._started_at_s, 3)
-            self._log.info("supervisor.serving", address=self._address, uptime_s=after_s)
+            uptime_s = round(time.monotonic() - self._started_at_s, 3)
+            self._log.info("supervisor.serving", address=self._address, uptime_s=uptime_s)
         self._phase = Phase.SERVING
         self._tell_api(EngineState(ready=True, text="serving", retry_after_s=0))
         self._notifier.status(f"serving {self._config.model.name} on {self._address}")
@@ -311,7 +321,7 @@ class Supervisor:
 
     def _degrade(self, child: Child, text: str, delay_s: float) -> None:
         self._phase = Phase.DEGRADED if self._was_ready else Phase.STARTING
-        self._testing_episode = None
+        self._self_test.cancel()
         if child.role is Role.ENGINE:
             after_s = status.retry_after_s(delay_s, child.load_s)
             self._tell_api(EngineState(ready=False, text=text, retry_after_s=after_s))
@@ -320,9 +330,8 @@ class Supervisor:
     def _fail(self, error: AscenddError) -> None:
         self._log.error("supervisor.failed", code=error.code, error=error.message, remedy=error.remedy)
         self._outcome = Outcome(exit_code_of(error), error)
-        self._tell_api(
-            EngineState(ready=False, text=f"failed: {error.message}", retry_after_s=status.MAX_RETRY_AFTER_S)
-        )
+        text = f"failed: {error.message}"
+        self._tell_api(EngineState(ready=False, text=text, retry_after_s=status.MAX_RETRY_AFTER_S))
         self._notifier.status(f"failed: {error.code} {error.message}")
         self._stop_all()
 

@@ -99,7 +99,13 @@ class Daemon:
 
     def pid(self, role: str) -> int:
         """The process of a role."""
-        return int([line for line in self.events("supervisor.child_started") if line["child"] == role][-1]["pid"])
+        deadline = time.monotonic() + 10.0  # a log writer may still have the line before it
+        while True:
+            pids = [int(line["pid"]) for line in self.events("supervisor.child_started") if line["child"] == role]
+            if pids:
+                return pids[-1]
+            assert time.monotonic() < deadline, f"no start of {role} in the log:\n{self.log_text()}"
+            time.sleep(0.02)
 
     def pids(self) -> list[int]:
         """Every process that was ever started, the supervisor first."""

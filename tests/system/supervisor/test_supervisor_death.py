@@ -6,6 +6,7 @@ import os
 import signal
 import time
 
+import psutil
 import pytest
 
 pytestmark = pytest.mark.system
@@ -51,6 +52,7 @@ def test_a_killed_api_keeps_its_port(start, eventually):
     engine = daemon.pid("engine")
 
     old = daemon.kill("api")
+    eventually(lambda: not psutil.pid_exists(old))  # a process that is still dying may take a connection with it
     answer = daemon.ask()
     daemon.wait_restarted("api", old)
     eventually(lambda: daemon.ask()["ready"])
