@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from ascendd.api.middleware import observe
@@ -24,6 +24,7 @@ def build_app(service: ApiService) -> web.Application:
     """Return the application; every route but the three probes needs a key where keys are configured."""
     app = web.Application(middlewares=[observe], client_max_size=service.max_body_bytes)
     app[SERVICE] = service
+    app.on_response_prepare.append(_hide_software)
     app.router.add_post("/v1/chat/completions", create_chat_completion)
     app.router.add_post("/v1/completions", create_completion)
     app.router.add_get("/v1/models", list_models)
@@ -32,6 +33,11 @@ def build_app(service: ApiService) -> web.Application:
     app.router.add_get("/readyz", readyz)
     app.router.add_get("/health", readyz)
     return app
+
+
+async def _hide_software(_request: web.Request, response: web.StreamResponse) -> None:
+    # The probes are open to everybody and tell nobody which versions run here.
+    response.headers.pop(hdrs.SERVER, None)
 
 
 class Server:

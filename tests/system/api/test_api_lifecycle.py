@@ -165,10 +165,12 @@ def test_b62_engine_death(own_api, script):
 
 def test_probes_carry_no_names(own_api):
     """The open probes name neither model nor version."""
-    bodies = b"".join(own_api.request("GET", path).body for path in ("/livez", "/readyz", "/health"))
+    answers = [own_api.request("GET", path) for path in ("/livez", "/readyz", "/health")]
+    bodies = b"".join(answer.body for answer in answers)
 
     assert b"tiny" not in bodies
     assert b"0." not in bodies
+    assert not any("server" in answer.headers for answer in answers)
 
 
 def test_not_ready_until_the_engine_said_hello(start_api, script):
