@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ascendd.config.dtype import canonical_dtype
 from ascendd.errors import UsageError
 
 
@@ -61,7 +62,7 @@ FLAGS = (
     Flag(("--port",), "listen", "port", Kind.INT, "port of the API"),
     Flag(("--api-key-file",), "listen", "api_key_file", Kind.TEXT, "file with one API key a line"),
     Flag(("--served-model-name",), "model", "name", Kind.TEXT, "name of the model in the API"),
-    Flag(("--dtype",), "model", "dtype", Kind.TEXT, "auto, float16, bfloat16 or float32"),
+    Flag(("--dtype",), "model", "dtype", Kind.TEXT, "auto, float16 (fp16), bfloat16 (bf16) or float32 (fp32)"),
     Flag(("--max-model-len",), "model", "max_model_len", Kind.INT, "longest prompt plus answer, in tokens"),
     Flag(("--device",), "engine", "device", Kind.TEXT, "auto, npu, cpu or cuda"),
     Flag(("--max-num-seqs",), "engine", "max_num_seqs", Kind.INT, "sequences in one batch"),
@@ -88,7 +89,9 @@ FLAGS = (
         Kind.NUMBER,
         "share of the device's memory to use, 0 to 1",
     ),
-    Flag(("--kv-cache-dtype",), "engine", "kv_cache_dtype", Kind.TEXT, "dtype of the KV cache"),
+    Flag(
+        ("--kv-cache-dtype",), "engine", "kv_cache_dtype", Kind.TEXT, "dtype of the KV cache: auto, fp16, bf16 or fp32"
+    ),
     Flag(("--enable-prefix-caching",), "engine", "enable_prefix_caching", Kind.SWITCH, "reuse the KV of equal prompts"),
     Flag(("--no-enable-prefix-caching",), "engine", "enable_prefix_caching", Kind.OFF, "compute every prompt anew"),
     Flag(("--enforce-eager",), "engine", "enforce_eager", Kind.SWITCH, "run without graphs"),
@@ -172,7 +175,6 @@ NOTED = (
     Noted(("--disable-frontend-multiprocessing",), "API and engine are always processes of their own"),
 )
 
-_DTYPES = {"half": "float16", "float": "float32", "fp16": "float16", "fp32": "float32", "bf16": "bfloat16"}
 _WORDS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 MODEL_FLAGS = ("--model",)
 
@@ -264,7 +266,7 @@ def _convert(flag: Flag, name: str, given: str | None, rest: list[str], has_mode
         raise UsageError(f"{name} needs {_NEEDS[flag.kind]}") from None
     if flag.kind is Kind.BYTES:
         return int(text) if text.isdecimal() else text
-    return _DTYPES.get(text, text) if flag.key in ("dtype", "kv_cache_dtype") else text
+    return canonical_dtype(text) if flag.key in ("dtype", "kv_cache_dtype") else text
 
 
 _NEEDS = {Kind.INT: "a whole number", Kind.NUMBER: "a number", Kind.INTS: "whole numbers with commas between them"}

@@ -33,6 +33,8 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
     free_bytes: int
     # dtypes whose matrix products run at full speed; the first is preferred where a checkpoint leaves the choice.
     fast_dtypes: tuple[str, ...]
+    # Tokens in a KV block that the kernels take; the first is the default.
+    block_sizes: tuple[int, ...] = (16, 32, 64, 128)
     num_cores: int = 1
 
 

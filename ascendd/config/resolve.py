@@ -13,7 +13,6 @@ from ascendd.config.schema import InstanceConfig
 from ascendd.errors import ConfigInvalid, PlanDoesNotFit
 
 DEFAULT_BATCHED_TOKENS = {"cpu": 512}
-DEFAULT_BLOCK_SIZE = {"npu": 128}
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,9 +51,8 @@ def resolve(config: InstanceConfig, facts: ModelFacts, device: DeviceFacts) -> E
     origins["dtype"] = "file" if config.model.dtype != "auto" else _why_dtype(dtype, facts, device)
     kv_dtype = dtype if engine.kv_cache_dtype == "auto" else engine.kv_cache_dtype
     origins["kv_cache_dtype"] = "file" if engine.kv_cache_dtype != "auto" else "same as dtype"
-    block_size = int(
-        str(pick("block_size", engine.block_size, DEFAULT_BLOCK_SIZE.get(device.kind, 16), f"default on {device.kind}"))
-    )
+    block_size = int(str(pick("block_size", engine.block_size, device.block_sizes[0], f"default on {device.kind}")))
+    _check_block_size(block_size, device)
     default_tokens = max(DEFAULT_BATCHED_TOKENS.get(device.kind, 2048), engine.max_num_seqs)
     batched = int(
         str(pick("max_num_batched_tokens", engine.max_num_batched_tokens, default_tokens, f"default on {device.kind}"))
@@ -95,6 +93,14 @@ def resolve(config: InstanceConfig, facts: ModelFacts, device: DeviceFacts) -> E
         enable_prefix_caching=engine.enable_prefix_caching, enforce_eager=engine.enforce_eager,
         tensor_parallel_size=tp_size, num_threads=threads, seed=engine.seed, plan=plan, origins=origins,
     )  # fmt: skip
+
+
+def _check_block_size(block_size: int, device: DeviceFacts) -> None:
+    if block_size not in device.block_sizes:
+        raise ConfigInvalid(
+            f"$.engine.block_size = {block_size}: the kernels of {device.name} take blocks of "
+            f"{', '.join(map(str, sorted(device.block_sizes)))} tokens; write one of these, or leave the key out",
+        )
 
 
 def resolve_dtype(written: str, facts: ModelFacts, device: DeviceFacts) -> str:

@@ -12,6 +12,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from ascendd.config.dtype import canonical_dtype
+
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Positive = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(ge=0)]
@@ -19,13 +21,18 @@ Fraction = Annotated[float, Meta(gt=0, le=1)]
 # Bytes: an integer, or text such as `4GiB`, `512MB` (config.quantity.parse_bytes).
 Bytes = int | str
 
-DType = Literal["auto", "float32", "float16", "bfloat16"]
+# The short spellings become the long ones as the section is made (Section._canonical).
+DType = Literal["auto", "float32", "float16", "bfloat16", "fp32", "fp16", "bf16", "float", "half"]
 DeviceKind = Literal["auto", "cpu", "npu", "cuda"]
 BlockSize = Literal[16, 32, 64, 128]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all sections: immutable, and an unknown key is an error."""
+
+    def _canonical(self, key: str) -> None:
+        """Bring the dtype `key` to its one canonical spelling."""
+        msgspec.structs.force_setattr(self, key, canonical_dtype(getattr(self, key)))
 
 
 class ListenSection(Section, frozen=True):
@@ -55,6 +62,9 @@ class ModelSection(Section, frozen=True):
     dtype: DType = "auto"
     max_model_len: Positive | None = None
 
+    def __post_init__(self) -> None:
+        self._canonical("dtype")
+
 
 class ParallelSection(Section, frozen=True):
     """How the model is spread over devices."""
@@ -72,7 +82,7 @@ class EngineSection(Section, frozen=True):
     max_num_seqs: Positive = 64
     # Tokens in one step; default 512 on a CPU, 2048 elsewhere.
     max_num_batched_tokens: Positive | None = None
-    # Tokens in a KV block; default 16, on NPU 128.
+    # Tokens in a KV block; default 16, on NPU 128. The device says which of these its kernels take.
     block_size: BlockSize | None = None
     kv_cache_dtype: DType = "auto"
     kv_cache_memory: Bytes | None = None
@@ -84,6 +94,9 @@ class EngineSection(Section, frozen=True):
     # CPU threads of the engine; default: the cores this process may use.
     num_threads: Positive | None = None
     seed: Annotated[int, Meta(ge=0)] | None = None
+
+    def __post_init__(self) -> None:
+        self._canonical("kv_cache_dtype")
 
 
 class AdmissionSection(Section, frozen=True):

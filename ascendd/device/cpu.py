@@ -45,6 +45,7 @@ class CpuDevice(Device):
             total_bytes=memory.total_bytes,
             free_bytes=memory.free_bytes,
             fast_dtypes=_fast_dtypes(),
+            block_sizes=(16, 32, 64, 128),  # a gather takes any size; these are what a configuration may ask for
             num_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         )
 

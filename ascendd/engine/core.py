@@ -209,3 +209,4 @@ class EngineCore:
         self.metrics.set("ascendd_engine_sequences_waiting", self._scheduler.num_waiting)
         self.metrics.set("ascendd_engine_kv_blocks_used", self._kv.pool.num_used_blocks)
         self.metrics.set("ascendd_engine_kv_usage_ratio", self._kv.usage)
+        self.metrics.set("ascendd_engine_kv_fragmentation_ratio", self._scheduler.kv_fragmentation)

@@ -23,6 +23,8 @@ class Sequence:
 
     `seed` is final: the request's own, or one drawn when it arrived, so that a recomputed token is the same token.
     `order` is the arrival number; a preempted sequence keeps it and so its place in the queue.
+    `cache_key` names what besides the tokens decides their K and V or who may share them: an adapter, a tenant's salt.
+    Sequences with different keys never share a block.
     """
 
     seq_id: int
@@ -34,6 +36,7 @@ class Sequence:
     priority: int = 0
     deadline_s: float = 0.0
     order: int = 0
+    cache_key: bytes = b""
     max_model_len: int = 2**31
 
     num_prompt_tokens: int = field(init=False)

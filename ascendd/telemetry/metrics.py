@@ -66,6 +66,10 @@ ENGINE_METRICS = (
     _gauge("ascendd_engine_kv_blocks", "KV cache blocks that exist."),
     _gauge("ascendd_engine_kv_blocks_used", "KV cache blocks that belong to a sequence."),
     _gauge("ascendd_engine_kv_usage_ratio", "Share of the KV cache blocks that belong to a sequence, 0 to 1."),
+    _gauge(
+        "ascendd_engine_kv_fragmentation_ratio",
+        "Share of the slots in KV cache blocks that belong to a sequence which hold no token, 0 to 1.",
+    ),
     _counter("ascendd_engine_prompt_tokens_total", "Prompt tokens of the sequences taken in."),
     _counter("ascendd_engine_generation_tokens_total", "Tokens generated."),
     _counter("ascendd_engine_preemptions_total", "Sequences put back to waiting because no KV block was free."),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ascendd.engine.kv.block_pool import BlockPool
 from ascendd.engine.kv.prefix_hash import extend_hashes
 from ascendd.engine.sequence import Sequence
@@ -25,6 +27,24 @@ class KVCacheManager:
     def usage(self) -> float:
         """Share of all blocks that are held, 0..1."""
         return self.pool.num_used_blocks / self.pool.num_blocks
+
+    @property
+    def prefix_hit_rate(self) -> float:
+        """Share of the looked-up prompt tokens that were found in the prefix cache, 0..1."""
+        return self.num_prefix_hits / self.num_prefix_queries if self.num_prefix_queries else 0.0
+
+    def fragmentation(self, running: Iterable[Sequence]) -> float:
+        """
+        Return the share of the slots in held blocks that hold no token, 0..1; `running` are all that hold blocks.
+
+        A prompt's slots count as taken from its admission on, since each belongs to a token that is known. The newest
+        token of a sequence has no K and V yet, so it does not count. Shared blocks are full: only what is empty at the
+        end of a table is summed up, once for each sequence, and no block is looked at.
+        """
+        num_slots = self.pool.num_used_blocks * self.block_size
+        if num_slots == 0:
+            return 0.0
+        return sum(len(seq.block_ids) * self.block_size - seq.num_tokens + 1 for seq in running) / num_slots
 
     def blocks_for(self, num_tokens: int) -> int:
         """Return the number of blocks that `num_tokens` tokens take."""

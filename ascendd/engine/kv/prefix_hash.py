@@ -11,20 +11,30 @@ _DIGEST_BYTES = 16
 ROOT = b"\0" * _DIGEST_BYTES
 
 
-def hash_block(parent: bytes, token_ids: list[int], extra: bytes = b"") -> bytes:
+def root_hash(cache_key: bytes) -> bytes:
     """
-    Return the 128-bit BLAKE2b hash of one full block.
+    Return what the chain of a sequence begins with: ROOT, or a hash of its `cache_key`.
 
-    `parent` is the hash of the block before, or ROOT. `extra` holds what else must be equal (adapter, salt).
+    The key is in the first parent and so in every block after it; its length is free, unlike that of a BLAKE2b key.
+    """
+    if not cache_key:
+        return ROOT
+    return hashlib.blake2b(cache_key, digest_size=_DIGEST_BYTES, person=b"cache key").digest()
+
+
+def hash_block(parent: bytes, token_ids: list[int]) -> bytes:
+    """
+    Return the 128-bit BLAKE2b hash of one full block; `parent` is the hash of the block before, or the root.
+
     128 bits: a collision among 10^12 blocks has a chance below 10^-14, so token ids need not be compared on a hit.
     """
-    return hashlib.blake2b(parent + array("i", token_ids).tobytes(), digest_size=_DIGEST_BYTES, key=extra[:64]).digest()
+    return hashlib.blake2b(parent + array("i", token_ids).tobytes(), digest_size=_DIGEST_BYTES).digest()
 
 
 def extend_hashes(sequence: Sequence, block_size: int) -> list[bytes]:
     """Bring `sequence.block_hashes` up to its full blocks and return it; each block is hashed once."""
     hashes = sequence.block_hashes
     for index in range(len(hashes), sequence.num_tokens // block_size):
-        parent = hashes[-1] if hashes else ROOT
+        parent = hashes[-1] if hashes else root_hash(sequence.cache_key)
         hashes.append(hash_block(parent, sequence.token_ids[index * block_size : (index + 1) * block_size]))
     return hashes

@@ -54,6 +54,11 @@ class Scheduler:
         return len(self._waiting)
 
     @property
+    def kv_fragmentation(self) -> float:
+        """Share of the slots in held KV blocks that hold no token, 0..1."""
+        return self._kv.fragmentation(self._running)
+
+    @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
         return bool(self._sequences)
