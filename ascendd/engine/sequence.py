@@ -59,6 +59,11 @@ class Sequence:
         return len(self.token_ids)
 
     @property
+    def num_uncomputed_tokens(self) -> int:
+        """Tokens whose K and V are not in the cache: 1 for a decode, more for a prompt under way."""
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
     def num_output_tokens(self) -> int:
         """Tokens generated so far."""
         return len(self.token_ids) - self.num_prompt_tokens

@@ -2,13 +2,14 @@
 Scheduler: one token budget a step, no phases.
 
 A sequence is served by letting `num_computed_tokens` catch up with `num_tokens`: a decode is one token behind, a prompt
-many. Running sequences come first, so decodes never wait for prompts; what is left of the budget goes to prompts in
-chunks. The formulation is vLLM V1's; recompute is the only form of preemption (docs/ARCHITECTURE.md says why).
+many. Decodes come first and never wait for prompts; what is left of the budget goes to prompts in chunks, by the rule of
+long_prefill. The formulation is vLLM V1's; recompute is the only form of preemption (docs/ARCHITECTURE.md says why).
 """
 
 from __future__ import annotations
 
 from ascendd.engine.kv.kv_cache_manager import KVCacheManager
+from ascendd.engine.sched.long_prefill import first_share, passing
 from ascendd.engine.sched.output import ModelRunnerOutput, ScheduledChunk, SchedulerOutput, TokenEvent
 from ascendd.engine.sched.queue import WaitingQueue
 from ascendd.engine.sequence import Sequence, SequenceStatus
@@ -99,29 +100,18 @@ class Scheduler:
         """Choose the tokens of the next step and give them KV slots. Nothing else changes until update_from_output."""
         self._step_seq += 1
         output = SchedulerOutput(self._step_seq)
-        budget = self._max_num_batched_tokens
+        # Decodes first: the budget holds one token for each, and their number bounds the chunks.
         decodes: list[ScheduledChunk] = []
-        prefills: list[ScheduledChunk] = []
-
-        # Decodes before running prefills: the budget holds one token for each, and their number bounds the chunks.
-        for sequence in [seq for seq in self._running if self._is_decode(seq)]:
-            if sequence.status is SequenceStatus.RUNNING and self._make_room(sequence, 1, output, decodes, prefills):
+        for sequence in [seq for seq in self._running if seq.num_uncomputed_tokens == 1]:
+            if sequence.status is SequenceStatus.RUNNING and self._make_room(sequence, output, decodes):
                 decodes.append(ScheduledChunk(sequence, sequence.num_computed_tokens, 1))
-        budget -= len(decodes)
+        budget = self._max_num_batched_tokens - len(decodes)
         if decodes:
             budget = min(budget, self._decode_prefill_tokens)
-        for sequence in [seq for seq in self._running if not self._is_decode(seq)]:
-            if budget == 0:
-                break
-            if sequence.status is not SequenceStatus.RUNNING:
-                continue
-            num = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
-            if self._make_room(sequence, num, output, decodes, prefills):
-                prefills.append(ScheduledChunk(sequence, sequence.num_computed_tokens, num))
-                budget -= num
-        if not output.num_preempted:
-            self._admit_waiting(budget, prefills)
-        output.chunks = decodes + prefills
+        grants = self._divide_among_prompts(budget, may_admit=not output.num_preempted)
+        output.chunks = decodes + [
+            ScheduledChunk(sequence, sequence.num_computed_tokens, num) for sequence, num in grants.items() if num
+        ]
         return output
 
     def update_from_output(self, output: SchedulerOutput, result: ModelRunnerOutput) -> list[TokenEvent]:
@@ -161,24 +151,13 @@ class Scheduler:
         )
         assert all(not sequence.block_ids for sequence in self._waiting), "a waiting sequence holds blocks"
 
-    def _is_decode(self, sequence: Sequence) -> bool:
-        return sequence.num_tokens - sequence.num_computed_tokens == 1
-
-    def _make_room(
-        self,
-        sequence: Sequence,
-        num: int,
-        output: SchedulerOutput,
-        decodes: list[ScheduledChunk],
-        prefills: list[ScheduledChunk],
-    ) -> bool:
-        """Allocate slots for `num` more tokens, preempting the newest of the lowest priority until they fit."""
-        while not self._kv.allocate_slots(sequence, sequence.num_computed_tokens + num):
+    def _make_room(self, sequence: Sequence, output: SchedulerOutput, decodes: list[ScheduledChunk]) -> bool:
+        """Allocate a slot for the newest token, preempting the newest of the lowest priority until it fits."""
+        while not self._kv.allocate_slots(sequence, sequence.num_tokens):
             victim = max(self._running, key=lambda candidate: candidate.queue_key)
             self._preempt(victim)
             output.num_preempted += 1
-            for chunks in (decodes, prefills):
-                chunks[:] = [chunk for chunk in chunks if chunk.sequence is not victim]
+            decodes[:] = [chunk for chunk in decodes if chunk.sequence is not victim]
             if victim is sequence:
                 return False
         return True
@@ -191,25 +170,63 @@ class Scheduler:
         self.num_preemptions += 1
         self._waiting.push(sequence)
 
-    def _admit_waiting(self, budget: int, prefills: list[ScheduledChunk]) -> None:
-        while budget > 0 and len(self._running) < self._max_num_seqs:
-            sequence = self._waiting.peek()
-            if sequence is None:
-                return
-            matched = self._kv.match_prefix(sequence)
-            if not self._kv.admit(sequence, matched, alone=not self._running):
-                return
-            num = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
-            self._waiting.pop()
-            self._running.append(sequence)
-            sequence.status = SequenceStatus.RUNNING
-            if not sequence.first_token_sent:
-                sequence.num_cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
-            # All of it is taken now, not only this chunk's: admission promised that the whole will fit.
-            fitted = self._kv.allocate_slots(sequence, sequence.num_tokens)
-            assert fitted, "admission promised room"
-            prefills.append(ScheduledChunk(sequence, sequence.num_computed_tokens, num))
+    def _divide_among_prompts(self, budget: int, *, may_admit: bool) -> dict[Sequence, int]:
+        """Return each prompt's tokens of this step by the long_prefill rule, admitting waiting ones on the way."""
+        grants: dict[Sequence, int] = {}
+        if budget == 0:
+            return grants
+        prompts = [seq for seq in self._running if seq.num_uncomputed_tokens > 1]
+        prompts.sort(key=lambda seq: seq.queue_key)
+        head = self._waiting.peek() if may_admit else None
+        if head is not None and (not prompts or head.queue_key < prompts[0].queue_key):
+            # Where the first of all does not fit nobody passes it, else it could wait for ever.
+            may_admit = self._admit(head)
+            if may_admit:
+                prompts.insert(0, head)
+        if not prompts:
+            return grants
+        first = prompts.pop(0)
+        share = first_share(budget, self._step_seq)
+        if first.num_uncomputed_tokens > share:
+            left = budget - share
+            for sequence in passing(first, [*prompts, *(self._waiting if may_admit else ())]):
+                if left == 0:
+                    break
+                if sequence.status is SequenceStatus.WAITING:
+                    may_admit = may_admit and self._admit(sequence)
+                    if not may_admit:
+                        continue
+                grants[sequence] = min(sequence.num_uncomputed_tokens, left)
+                left -= grants[sequence]
+            budget = left + share
+        grants[first] = min(first.num_uncomputed_tokens, budget)
+        budget -= grants[first]
+        # What the first leaves goes on in order of service, to those under way before those that wait.
+        while budget > 0:
+            following = prompts.pop(0) if prompts else self._waiting.peek() if may_admit else None
+            if following is None or (following.status is SequenceStatus.WAITING and not self._admit(following)):
+                break
+            num = min(following.num_uncomputed_tokens - grants.get(following, 0), budget)
+            grants[following] = grants.get(following, 0) + num
             budget -= num
+        return grants
+
+    def _admit(self, sequence: Sequence) -> bool:
+        """Give a waiting sequence a place in the batch and blocks for all its tokens, if both are there."""
+        if len(self._running) >= self._max_num_seqs:
+            return False
+        matched = self._kv.match_prefix(sequence)
+        if not self._kv.admit(sequence, matched, alone=not self._running):
+            return False
+        self._waiting.remove(sequence.seq_id)
+        self._running.append(sequence)
+        sequence.status = SequenceStatus.RUNNING
+        if not sequence.first_token_sent:
+            sequence.num_cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
+        # All of it is taken now, not only this chunk's: admission promised that the whole will fit.
+        fitted = self._kv.allocate_slots(sequence, sequence.num_tokens)
+        assert fitted, "admission promised room"
+        return True
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         if sequence.status is SequenceStatus.RUNNING:
