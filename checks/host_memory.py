@@ -104,7 +104,13 @@ def _need(context: CheckContext, memory: Memory) -> Optional[Need]:
     config = context.config or _default_config(context.model_path)
     if _on_device(context):
         return _device_need(config, facts)
-    return _cpu_need(config, facts, memory, fast_dtypes(context.files))
+    try:
+        from ascendd.artefact.weight_count import count_rank_weights
+
+        elements = count_rank_weights(Path(context.model_path), facts, config.parallel.tensor_parallel_size)
+    except AscenddError:
+        elements = None  # the artefact check names a file that is broken
+    return _cpu_need(config, facts, memory, fast_dtypes(context.files), elements)
 
 
 def _device_need(config: Any, facts: Any) -> Need:
@@ -117,9 +123,9 @@ def _device_need(config: Any, facts: Any) -> Need:
     return Need(sum(parts.values()), parts, dtype)
 
 
-def _cpu_need(config: Any, facts: Any, memory: Memory, dtypes: Tuple[str, ...]) -> Need:
+def _cpu_need(config: Any, facts: Any, memory: Memory, dtypes: Tuple[str, ...], elements: Optional[int] = None) -> Need:
     """Everything lives in host memory; the engine's own plan decides."""
-    from ascendd.config.plan import CPU_RESERVE_BYTES, DeviceFacts, weights_bytes_per_rank
+    from ascendd.config.plan import CPU_RESERVE_BYTES, DTYPE_BYTES, DeviceFacts, weights_bytes_per_rank
     from ascendd.config.resolve import resolve, resolve_dtype
 
     device = DeviceFacts(
@@ -127,9 +133,10 @@ def _cpu_need(config: Any, facts: Any, memory: Memory, dtypes: Tuple[str, ...]) 
     )
     tp_size = config.parallel.tensor_parallel_size
     dtype = resolve_dtype(config.model.dtype, facts, device)
-    weights = weights_bytes_per_rank(facts, dtype, tp_size) * tp_size
+    of_rank = weights_bytes_per_rank(facts, dtype, tp_size) if elements is None else elements * DTYPE_BYTES[dtype]
+    weights = of_rank * tp_size
     try:
-        kv_bytes = resolve(config, facts, device).plan.kv_bytes * tp_size
+        kv_bytes = resolve(config, facts, device, weight_elements=elements).plan.kv_bytes * tp_size
     except AscenddError as error:
         parts = {"weights": weights, "reserve": CPU_RESERVE_BYTES}
         return Need(sum(parts.values()), parts, dtype, refusal=error)

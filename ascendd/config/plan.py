@@ -49,6 +49,20 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int
     num_blocks: int
     origin: str
+    # Whether somebody asked for this number of blocks; else it may shrink to what a start finds.
+    is_asked: bool = False
+    weights_origin: str = "config.json"
+    reserve_origin: str = "assumed"
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes that are left for KV blocks."""
+        return self.budget_bytes - self.weights_bytes - self.reserve_bytes
+
+    @property
+    def num_fitting(self) -> int:
+        """Blocks for which there is room."""
+        return max(0, self.room_bytes // self.bytes_per_block)
 
     @property
     def kv_bytes(self) -> int:
@@ -84,17 +98,27 @@ def plan_memory(
     kv_cache_memory: int | None = None,
     max_num_blocks: int | None = None,
     utilization: float | None = None,
+    weight_elements: int | None = None,
+    reserve_bytes: int | None = None,
 ) -> MemoryPlan:
     """
     Size the KV cache of one device.
 
+    `weight_elements` of one rank are those counted in its files, where there are any. A `reserve_bytes` that is given
+    replaces both the assumed reserve and the tenth of the device that is otherwise left alone.
+
     Raises PlanDoesNotFit, naming the number that fits, when what was asked for is more than what is there.
     """
-    weights = weights_bytes_per_rank(facts, dtype, tp_size)
+    weights = (
+        weights_bytes_per_rank(facts, dtype, tp_size)
+        if weight_elements is None
+        else weight_elements * DTYPE_BYTES[dtype]
+    )
     per_token = 2 * facts.num_layers * kv_heads_per_rank(facts, tp_size) * facts.head_dim * DTYPE_BYTES[kv_dtype]
     per_block = per_token * block_size
-    reserve = CPU_RESERVE_BYTES
-    budget = min(int(device.total_bytes * (utilization or DEFAULT_UTILIZATION)), device.free_bytes)
+    reserve = CPU_RESERVE_BYTES if reserve_bytes is None else reserve_bytes
+    share = utilization or (DEFAULT_UTILIZATION if reserve_bytes is None else 1.0)
+    budget = min(int(device.total_bytes * share), device.free_bytes)
     room = budget - weights - reserve
     fitting = max(0, room // per_block)
 
@@ -107,24 +131,62 @@ def plan_memory(
     else:
         # More than every sequence at full length could ever use would only be zeros.
         useful = max_num_seqs * math.ceil(max_model_len / block_size)
-        wanted, origin = min(fitting, useful), f"default: {DEFAULT_UTILIZATION:g} of the device"
+        wanted, origin = (
+            min(fitting, useful),
+            "default: all that fits" if share == 1 else f"default: {share:g} of the device",
+        )
         if device.kind == "cpu" and wanted * per_block > CPU_DEFAULT_KV_BYTES:
             wanted, origin = (
                 CPU_DEFAULT_KV_BYTES // per_block,
                 f"default on a CPU: {format_bytes(CPU_DEFAULT_KV_BYTES)}",
             )
 
-    if wanted > fitting or wanted < 1:
-        raise PlanDoesNotFit(
-            f"{wanted} KV blocks of {format_bytes(per_block)} ({origin}) do not fit: {format_bytes(budget)} usable - "
-            f"{format_bytes(weights)} weights - {format_bytes(reserve)} reserve leave room for {fitting} blocks",
-            remedy=f"Use at most --max-num-blocks {fitting}."
-            if fitting
-            else "Free memory, or choose a smaller model or dtype.",
-            wanted=wanted,
-            fitting=fitting,
-        )
-    return MemoryPlan(
+    plan = MemoryPlan(
         weights_bytes=weights, reserve_bytes=reserve, budget_bytes=budget, bytes_per_token=per_token,
         bytes_per_block=per_block, block_size=block_size, num_blocks=wanted, origin=origin,
+        is_asked=max_num_blocks is not None or kv_cache_memory is not None,
+        weights_origin="config.json" if weight_elements is None else "its files",
+        reserve_origin="assumed" if reserve_bytes is None else "given",
     )  # fmt: skip
+    if wanted > fitting or wanted < 1:
+        raise _does_not_fit(plan)
+    return plan
+
+
+def fit_measured(plan: MemoryPlan, *, free_bytes: int, activation_bytes: int, max_model_len: int) -> MemoryPlan:
+    """
+    Check `plan` against what a start found: `free_bytes` with the weights loaded, `activation_bytes` at the peak.
+
+    The reserve becomes the measured one. A number of blocks that nobody asked for shrinks to what fits, as long as one
+    sequence of `max_model_len` tokens does; any other raises PlanDoesNotFit. A start never takes more than was planned.
+    """
+    measured = msgspec.structs.replace(
+        plan,
+        budget_bytes=free_bytes + plan.weights_bytes,
+        reserve_bytes=activation_bytes,
+        reserve_origin="measured at start",
+    )
+    if plan.num_blocks <= measured.num_fitting:
+        return measured
+    if plan.is_asked or measured.num_fitting * plan.block_size < max_model_len:
+        raise _does_not_fit(measured)
+    origin = "what was free with the weights loaded"
+    return msgspec.structs.replace(measured, num_blocks=measured.num_fitting, origin=origin)
+
+
+def _does_not_fit(plan: MemoryPlan) -> PlanDoesNotFit:
+    fitting = plan.num_fitting
+    if not fitting:
+        remedy = "Free memory, or choose a smaller model or dtype."
+    elif plan.is_asked:
+        remedy = f"Use at most --max-num-blocks {fitting}."
+    else:
+        remedy = f"Free memory, or use --max-model-len {fitting * plan.block_size}."
+    return PlanDoesNotFit(
+        f"{plan.num_blocks} KV blocks of {format_bytes(plan.bytes_per_block)} ({plan.origin}) do not fit: "
+        f"{format_bytes(plan.budget_bytes)} usable - {format_bytes(plan.weights_bytes)} weights - "
+        f"{format_bytes(plan.reserve_bytes)} reserve ({plan.reserve_origin}) leave room for {fitting} blocks",
+        remedy=remedy,
+        wanted=plan.num_blocks,
+        fitting=fitting,
+    )

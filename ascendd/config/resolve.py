@@ -37,8 +37,19 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     origins: dict[str, str]
 
 
-def resolve(config: InstanceConfig, facts: ModelFacts, device: DeviceFacts) -> EngineConfig:
-    """Compute every number. Raises PlanDoesNotFit, ModelUnsupported (tp size) or ConfigInvalid (context length)."""
+def resolve(
+    config: InstanceConfig,
+    facts: ModelFacts,
+    device: DeviceFacts,
+    *,
+    weight_elements: int | None = None,
+    reserve_bytes: int | None = None,
+) -> EngineConfig:
+    """
+    Compute every number; the keyword arguments are those of plan_memory.
+
+    Raises PlanDoesNotFit, ModelUnsupported (tp size) or ConfigInvalid (context length, block size).
+    """
     engine, tp_size = config.engine, config.parallel.tensor_parallel_size
     facts.check_tensor_parallel(tp_size)
     origins: dict[str, str] = {}
@@ -70,6 +81,7 @@ def resolve(config: InstanceConfig, facts: ModelFacts, device: DeviceFacts) -> E
         max_num_seqs=engine.max_num_seqs, max_model_len=max_model_len,
         kv_cache_memory=None if engine.kv_cache_memory is None else parse_bytes(engine.kv_cache_memory),
         max_num_blocks=engine.max_num_blocks, utilization=engine.gpu_memory_utilization,
+        weight_elements=weight_elements, reserve_bytes=reserve_bytes,
     )  # fmt: skip
     origins["num_blocks"] = plan.origin
     if plan.num_tokens < max_model_len:

@@ -2,8 +2,8 @@
 Scheduler: one token budget a step, no phases.
 
 A sequence is served by letting `num_computed_tokens` catch up with `num_tokens`: a decode is one token behind, a prompt
-many. Decodes come first and never wait for prompts; what is left of the budget goes to prompts in chunks, by the rule of
-long_prefill. The formulation is vLLM V1's; recompute is the only form of preemption (docs/ARCHITECTURE.md says why).
+many. Decodes come first and never wait for prompts; what is left of the budget goes to prompts in chunks, by the rule
+of long_prefill. The formulation is vLLM V1's; recompute is the only form of preemption (docs/ARCHITECTURE.md says why).
 """
 
 from __future__ import annotations

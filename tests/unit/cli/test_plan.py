@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import struct
 from pathlib import Path
 
 import pytest
@@ -25,15 +27,82 @@ def qwen2_7b(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_plan_shows_every_sum(qwen2_7b: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Weights, bytes per token and bytes per block are shown with the factors they are made of."""
-    status = main(["plan", str(qwen2_7b), "--device-memory", "32GiB", "--block-size", "32"])
+def table(text: str) -> dict[str, tuple[str, str]]:
+    """Return label -> (figure, sum) of the printed rows."""
+    rows = (re.split(r"\s{2,}", line.strip()) for line in text.splitlines())
+    return {label: (figure, how) for label, figure, how in rows}
 
-    said = capsys.readouterr().out
+
+ACCOUNT = [
+    "--device-memory",
+    "32GiB",
+    "--reserve",
+    "2GiB",
+    "--block-size",
+    "32",
+    "--dtype",
+    "fp16",
+    "--max-model-len",
+    "4096",
+]
+
+
+def test_plan_shows_every_sum(qwen2_7b: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every figure stands beside the factors it is made of; these are the right ones for Qwen2-7B on 32 GiB."""
+    status = main(["plan", str(qwen2_7b), *ACCOUNT, "--max-num-seqs", "256"])
+
+    rows = table(capsys.readouterr().out)
     assert status == 0
-    assert "14.19 GiB = 7,615,616,512 parameters x 2 bytes" in said
-    assert "57,344 bytes = 2 (K and V) x 28 layers x 4 KV heads x 128 x 2 bytes" in said
-    assert "1,835,008 bytes = 32 tokens x 57,344 bytes" in said
+    assert rows["- weights"] == ("14.19 GiB", "7,615,616,512 parameters x 2 bytes")
+    assert rows["- reserve"] == ("2.00 GiB", "given; activations, logits, runtime")
+    assert rows["= room for KV"] == ("15.81 GiB", "9,253 blocks fit")
+    assert rows["KV per token"] == ("57,344 bytes", "2 (K and V) x 28 layers x 4 KV heads x 128 x 2 bytes")
+    assert rows["KV per block"] == ("1,835,008 bytes", "32 tokens x 57,344 bytes")
+    assert rows["KV blocks"] == ("9,253", "15.81 GiB; default: all that fits")
+    assert rows["tokens"] == ("296,096", "9,253 blocks x 32 tokens")
+    assert rows["sequences"] == ("72", "of 4,096 tokens (128 blocks each) at once; max_num_seqs 256")
+
+
+def test_16_gib_of_kv_hold_9362_blocks(qwen2_7b: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """16 GiB / 1,835,008 bytes, from the path of config.json alone, whatever lies beside it."""
+    (qwen2_7b / "model.safetensors").write_bytes(b"no header")
+    main(["plan", str(qwen2_7b / "config.json"), *ACCOUNT[:2], "--reserve", "1GiB", "--block-size", "32", "--kv-cache-memory", "16GiB", "--json"])  # fmt: skip
+
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["num_blocks"], plan["num_tokens"]) == (9362, 9362 * 32)
+    assert plan["num_full_sequences"] == 9362 * 32 // 32768
+    assert plan["weights_origin"] == "config.json"
+
+
+def test_the_accounts_number_is_refused_with_the_one_that_fits(
+    qwen2_7b: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """65,536 blocks, as the field report has it, do not fit 32 GiB; 9,253 do, and not one more."""
+    base = ["plan", str(qwen2_7b), *ACCOUNT, "--max-num-blocks"]
+
+    assert [main([*base, number]) for number in ("65536", "9253", "9254")] == [66, 0, 66]
+    said = capsys.readouterr().err
+    assert "65536 KV blocks of 1.75 MiB (engine.max_num_blocks) do not fit" in said
+    assert said.count("Use at most --max-num-blocks 9253.") == 2
+
+
+def test_weights_are_counted_in_their_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where a folder has weights, their headers say how many there are."""
+    config = {
+        **QWEN2_7B,
+        "hidden_size": 64,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "vocab_size": 100,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    header = json.dumps({"x": {"dtype": "F16", "shape": [1000, 7], "data_offsets": [0, 14000]}}).encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(14000))
+    main(["plan", str(tmp_path), *ACCOUNT[:6], "--dtype", "fp32", "--json"])
+
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["weights_bytes"], plan["weights_origin"]) == (28_000, "its files")
 
 
 def test_plan_adds_up(qwen2_7b: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,6 +144,7 @@ def test_ranks_share_weights_and_heads(qwen2_7b: Path, capsys: pytest.CaptureFix
     [
         ([], "plan needs the folder of a model"),
         (["x", "--device-memory"], "--device-memory needs a size"),
+        (["x", "--reserve", "0"], "--reserve: 0 is not more than 0 bytes"),
         (["x", "--device-memory", "lots"], "--device-memory: 'lots' is not a whole number of bytes"),
         (["x", "--max-num-blocks", "many"], "--max-num-blocks needs a whole number"),
         (["x", "--no-such-flag"], "--no-such-flag"),
