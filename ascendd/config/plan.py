@@ -36,6 +36,8 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
     # Tokens in a KV block that the kernels take; the first is the default.
     block_sizes: tuple[int, ...] = (16, 32, 64, 128)
     num_cores: int = 1
+    # Most tokens of a step in the profile run at start; None for whole steps.
+    max_profile_tokens: int | None = None
 
 
 class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):

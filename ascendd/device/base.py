@@ -122,7 +122,7 @@ class Kernels(Protocol):
 
 
 class Device(ABC):
-    """One accelerator, or the CPU. All that differs between devices is behind these eight."""
+    """One accelerator, or the CPU. All that differs between devices is behind these nine."""
 
     kernels: Kernels
 
@@ -142,6 +142,10 @@ class Device(ABC):
     @abstractmethod
     def memory_info(self) -> MemoryInfo:
         """Free and total memory now."""
+
+    @abstractmethod
+    def peak_memory(self, work: Callable[[], None]) -> int:
+        """Run `work` and return by how many bytes it raised the memory in use at its highest."""
 
     @abstractmethod
     def empty_cache(self) -> None:

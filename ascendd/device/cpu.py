@@ -15,6 +15,7 @@ from torch.nn import functional
 from ascendd.config.plan import DeviceFacts
 from ascendd.device.base import Capability, Device, KVCacheSpec, Linear, MemoryInfo
 from ascendd.device.kernels.cpu import CpuKernels
+from ascendd.device.resident_memory import resident_peak
 from ascendd.errors import DeviceFault, DeviceOutOfMemory
 from ascendd.host.files import HostFiles
 from ascendd.host.memory import read_memory
@@ -24,6 +25,9 @@ _PROBE_BATCHES = (1, 8, 64)
 _PROBE_REPEATS = 4
 # The batch that the packed layout is chosen for; it serves every other size, too.
 _PACK_BATCH = 16
+# A step of 512 tokens takes a large model tens of seconds on a few cores, and memory here is the host's, which the plan
+# uses with a reserve anyway; so a start profiles a step that costs no more than its warm-up, and takes it as the least.
+_PROFILE_TOKENS = 16
 _USUAL_WINNER = "onednn"
 _CLEAR_MARGIN = 1.25
 
@@ -46,6 +50,7 @@ class CpuDevice(Device):
             free_bytes=memory.free_bytes,
             fast_dtypes=_fast_dtypes(),
             block_sizes=(16, 32, 64, 128),  # a gather takes any size; these are what a configuration may ask for
+            max_profile_tokens=_PROFILE_TOKENS,
             num_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         )
 
@@ -58,6 +63,9 @@ class CpuDevice(Device):
     def memory_info(self) -> MemoryInfo:
         memory = read_memory(HostFiles())
         return MemoryInfo(free_bytes=memory.usable_bytes, total_bytes=memory.ceiling_bytes)
+
+    def peak_memory(self, work: Callable[[], None]) -> int:
+        return resident_peak(work)
 
     def empty_cache(self) -> None:
         """Nothing is cached: the C allocator gives large blocks back at once."""

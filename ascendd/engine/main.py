@@ -10,7 +10,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from ascendd.config.model_facts import ModelFacts, read_model_facts
+from ascendd.config.plan import fit_measured
 from ascendd.config.resolve import EngineConfig, resolve
 from ascendd.config.schema import InstanceConfig
 from ascendd.engine.control_link import ControlLink
@@ -56,7 +59,12 @@ def _body(_arguments: ChildArguments, channel: BlockingChannel[ControlMessage]) 
     gc.collect()
     gc.freeze()  # the model's objects live as long as the process; no collection need look at them again
     logger.info(
-        "engine.loaded", episode=episode, dtype_origin=engine_config.origins["dtype"], **_ready_facts(engine_config)
+        "engine.loaded",
+        episode=episode,
+        dtype_origin=engine_config.origins["dtype"],
+        activation_bytes=engine_config.plan.reserve_bytes,
+        kv_bytes=engine_config.plan.kv_bytes,
+        **_ready_facts(engine_config),
     )
     channel.send(Ready(_ready_facts(engine_config)))
     EngineLoop(core, engine_config, facts, link, progress).run()
@@ -69,6 +77,7 @@ def load(
     """Build the core from a written configuration, reporting progress over `channel`."""
     import torch
 
+    from ascendd.artefact.weight_count import count_rank_weights
     from ascendd.device.detect import make_device
     from ascendd.engine.runner.model_runner import ModelRunner
 
@@ -81,7 +90,8 @@ def load(
             remedy="Set tensor_parallel_size and pipeline_parallel_size to 1.",
         )
     device = make_device(config.engine.device)
-    engine_config = resolve(config, facts, device.facts)
+    elements = count_rank_weights(Path(config.model.path), facts)
+    engine_config = resolve(config, facts, device.facts, weight_elements=elements)
     torch.set_num_threads(engine_config.num_threads)
     torch.set_num_interop_threads(1)
     last = 0.0
@@ -94,6 +104,15 @@ def load(
             channel.send(Progress("loading", 0.95 * fraction))
 
     runner = ModelRunner(engine_config, facts, device, report)
+    channel.send(Progress("measuring memory", 0.95))
+    plan = fit_measured(
+        engine_config.plan,
+        activation_bytes=runner.profile(),
+        free_bytes=device.memory_info().free_bytes,
+        max_model_len=engine_config.max_model_len,
+    )
+    runner.set_num_blocks(plan.num_blocks)
+    engine_config = msgspec.structs.replace(engine_config, plan=plan, num_blocks=plan.num_blocks)
     core = EngineCore(engine_config, runner, facts.eos_token_ids)
     channel.send(Progress("warming up", 0.97))
     core.warm_up()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
@@ -17,6 +19,7 @@ from ascendd.engine.layers.rotary import RotaryTable
 from ascendd.engine.layers.weight_scope import WeightScope
 from ascendd.engine.models.registry import build_model
 from ascendd.engine.runner.input_batch import InputBatch
+from ascendd.engine.runner.profile_run import finish, profile_steps, scratch_blocks
 from ascendd.engine.runner.sampler import Sampler
 from ascendd.engine.sched.output import ModelRunnerOutput, SchedulerOutput
 from ascendd.errors import AscenddError
@@ -48,18 +51,45 @@ class ModelRunner:
 
             self._model = build_model(WeightScope(weights, device, dtype, on_read=count), facts)
         self._rotary = RotaryTable(facts, config.max_model_len, dtype, device.torch_device())
-        self._kv_caches = device.allocate_kv(
-            KVCacheSpec(
-                num_layers=facts.num_layers,
-                num_kv_heads=kv_heads_per_rank(facts, config.tensor_parallel_size),
-                head_dim=facts.head_dim,
-                block_size=config.block_size,
-                num_blocks=config.num_blocks + 1,  # the null block
-                dtype=config.kv_cache_dtype,
-            )
+        self._kv_spec = KVCacheSpec(
+            num_layers=facts.num_layers,
+            num_kv_heads=kv_heads_per_rank(facts, config.tensor_parallel_size),
+            head_dim=facts.head_dim,
+            block_size=config.block_size,
+            num_blocks=config.num_blocks + 1,  # the null block
+            dtype=config.kv_cache_dtype,
         )
         self._batch = InputBatch(config.max_num_seqs, -(-config.max_model_len // config.block_size), config.block_size)
         self._sampler = Sampler(device.kernels)
+
+    @cached_property
+    def _kv_caches(self) -> list[torch.Tensor]:
+        # Made by the first step, so that a profile run has the memory to itself.
+        return self._device.allocate_kv(self._kv_spec)
+
+    def profile(self) -> int:
+        """
+        Run the widest prefill and the widest decode on a scratch cache; return their bytes of activations at the peak.
+
+        For the time between loading and the first step. A device may bound the width (DeviceFacts.max_profile_tokens).
+        """
+        steps = profile_steps(self._config, self._device.facts.max_profile_tokens)
+        self._kv_caches = self._device.allocate_kv(replace(self._kv_spec, num_blocks=scratch_blocks(steps)))
+        peaks = []
+        for step in steps:
+            peaks.append(self._device.peak_memory(partial(self._discard, step)))
+            finish(step)
+        del self._kv_caches
+        self._device.empty_cache()
+        return max(peaks)
+
+    def set_num_blocks(self, num_blocks: int) -> None:
+        """Have the KV cache made with `num_blocks` blocks; for the time before the first step."""
+        assert "_kv_caches" not in vars(self), "the cache is there already"
+        self._kv_spec = replace(self._kv_spec, num_blocks=num_blocks + 1)
+
+    def _discard(self, step: SchedulerOutput) -> None:
+        self.execute(step)
 
     @torch.inference_mode()
     def execute(self, output: SchedulerOutput) -> ModelRunnerOutput:
