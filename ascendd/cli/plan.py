@@ -97,13 +97,12 @@ def _npu_of(memory: str) -> DeviceFacts:
 
 def _lines(facts: ModelFacts, device: DeviceFacts, engine: EngineConfig) -> Sequence[tuple[str, str]]:
     """Return label and text of each line; every figure with the sum it comes from."""
-    from ascendd.config.plan import DTYPE_BYTES, kv_heads_per_rank
+    from ascendd.config.plan import DTYPE_BYTES, kv_arithmetic
     from ascendd.config.quantity import format_bytes
 
     plan, ranks = engine.plan, engine.tensor_parallel_size
     weight_size, kv_size = DTYPE_BYTES[engine.dtype], DTYPE_BYTES[engine.kv_cache_dtype]
     per_rank = f" / {ranks} ranks" if ranks > 1 else ""
-    heads = kv_heads_per_rank(facts, ranks)
     room = plan.budget_bytes - plan.weights_bytes - plan.reserve_bytes
     full_length = plan.num_blocks // -(-engine.max_model_len // plan.block_size)
     return (
@@ -119,8 +118,7 @@ def _lines(facts: ModelFacts, device: DeviceFacts, engine: EngineConfig) -> Sequ
         ("= room for KV", f"{format_bytes(room)} = {room // plan.bytes_per_block:,} blocks"),
         (
             "KV per token",
-            f"{plan.bytes_per_token:,} bytes = 2 (K and V) x {facts.num_layers} layers x {heads} KV heads "
-            f"x {facts.head_dim} x {kv_size} bytes",
+            f"{plan.bytes_per_token:,} bytes = {kv_arithmetic(facts, ranks, kv_size)}",
         ),
         ("KV per block", f"{plan.bytes_per_block:,} bytes = {plan.block_size} tokens x {plan.bytes_per_token:,} bytes"),
         ("KV cache", f"{plan.num_blocks:,} blocks = {format_bytes(plan.kv_bytes)} ({plan.origin})"),

@@ -23,6 +23,7 @@ class Sequence:
 
     `seed` is final: the request's own, or one drawn when it arrived, so that a recomputed token is the same token.
     `order` is the arrival number; a preempted sequence keeps it and so its place in the queue.
+    Beyond `rope_switch_length` tokens all keys of the sequence, the earlier ones too, are rotated otherwise.
     """
 
     seq_id: int
@@ -35,6 +36,7 @@ class Sequence:
     deadline_s: float = 0.0
     order: int = 0
     max_model_len: int = 2**31
+    rope_switch_length: int | None = None
 
     num_prompt_tokens: int = field(init=False)
     status: SequenceStatus = field(default=SequenceStatus.WAITING, init=False)
@@ -54,6 +56,11 @@ class Sequence:
     def num_tokens(self) -> int:
         """Tokens so far, prompt included."""
         return len(self.token_ids)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the sequence has outgrown the model's first set of rotary frequencies."""
+        return self.rope_switch_length is not None and len(self.token_ids) > self.rope_switch_length
 
     @property
     def num_output_tokens(self) -> int:

@@ -9,6 +9,8 @@ from ascendd.engine.sequence import Sequence
 
 _DIGEST_BYTES = 16
 ROOT = b"\0" * _DIGEST_BYTES
+# Keys of a long sequence are rotated by other frequencies, so its blocks are others' from the first on.
+LONG_ROOT = b"\1" * _DIGEST_BYTES
 
 
 def hash_block(parent: bytes, token_ids: list[int], extra: bytes = b"") -> bytes:
@@ -25,6 +27,6 @@ def extend_hashes(sequence: Sequence, block_size: int) -> list[bytes]:
     """Bring `sequence.block_hashes` up to its full blocks and return it; each block is hashed once."""
     hashes = sequence.block_hashes
     for index in range(len(hashes), sequence.num_tokens // block_size):
-        parent = hashes[-1] if hashes else ROOT
+        parent = hashes[-1] if hashes else LONG_ROOT if sequence.is_long else ROOT
         hashes.append(hash_block(parent, sequence.token_ids[index * block_size : (index + 1) * block_size]))
     return hashes
