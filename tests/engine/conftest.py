@@ -17,6 +17,8 @@ from ascendd.config.schema import EngineSection, InstanceConfig, ModelSection
 from ascendd.device.cpu import CpuDevice
 from ascendd.engine.core import EngineCore
 from ascendd.engine.runner.model_runner import ModelRunner
+from ascendd.engine.sched.output import ScheduledChunk, SchedulerOutput
+from ascendd.engine.sequence import Sequence, SequenceStatus
 from ascendd.ipc.messages import AddSequence, SamplingParams
 
 # What a family's configuration has besides the common sizes. Phi-3 turns to its long factors beyond 44 tokens, so that
@@ -92,6 +94,32 @@ def generate() -> Callable[..., list[list[int]]]:
                     tokens[seq_id].append(token_id)
             core.check_integrity()
         return tokens
+
+    return run
+
+
+@pytest.fixture
+def logits_of() -> Callable[..., torch.Tensor]:
+    """
+    Feed one prompt through the paged cache in chunks of the given sizes; return the logits of each chunk's last token.
+
+    The prompt counts as long from its first chunk on if it is longer than the model's `rope_switch_length`.
+    """
+
+    def run(core: EngineCore, token_ids: list[int], sizes: list[int]) -> torch.Tensor:
+        assert sum(sizes) == len(token_ids)
+        switch = core.config.rope_switch_length
+        sequence = Sequence(seq_id=0, token_ids=[], params=SamplingParams(max_tokens=1), seed=0)
+        sequence.rope_switch_length = 0 if switch is not None and len(token_ids) > switch else None
+        sequence.status = SequenceStatus.RUNNING
+        rows, start = [], 0
+        for size in sizes:
+            sequence.token_ids.extend(token_ids[start : start + size])
+            assert core._kv.allocate_slots(sequence, start + size)
+            output = SchedulerOutput(0, [ScheduledChunk(sequence, start, size)])
+            rows.append(core._runner.logits(output)[0])
+            start += size
+        return torch.stack(rows)
 
     return run
 

@@ -9,10 +9,6 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from ascendd.engine.sched.output import ScheduledChunk, SchedulerOutput
-from ascendd.engine.sequence import Sequence, SequenceStatus
-from ascendd.ipc.messages import SamplingParams
-
 SHAPES = [
     ("llama", {}),
     ("llama", {"tie_word_embeddings": True}),
@@ -52,27 +48,30 @@ IDS = [f"{family}-{'-'.join(shape) or 'plain'}" for family, shape in SHAPES]
 
 
 @pytest.mark.parametrize(("family", "shape"), SHAPES, ids=IDS)
-def test_logits_of_every_position_are_within_1e_4(make_core, tiny_model, family, shape) -> None:
+def test_logits_of_every_position_are_within_1e_4(make_core, logits_of, tiny_model, family, shape) -> None:
     """Chunked through the paged cache, fp32 logits equal those of one dense forward pass."""
     folder, reference = tiny_model(family, **shape)
-    core = make_core(folder, max_num_blocks=32)
     token_ids = torch.randint(0, 320, (43,), generator=torch.Generator().manual_seed(1)).tolist()
     with torch.inference_mode():
         expected = reference(torch.tensor([token_ids])).logits[0]
 
-    sequence = Sequence(seq_id=0, token_ids=[], params=SamplingParams(max_tokens=1), seed=0)
-    sequence.status = SequenceStatus.RUNNING
-    rows = []
-    for position, token_id in enumerate(token_ids):  # a lone decode at each position, after a first chunk of 20
-        sequence.token_ids.append(token_id)
-        if position + 1 < 20:
-            continue
-        start = 0 if position + 1 == 20 else position
-        assert core._kv.allocate_slots(sequence, position + 1)
-        output = SchedulerOutput(0, [ScheduledChunk(sequence, start, position + 1 - start)])
-        rows.append(core._runner.logits(output)[0])
+    logits = logits_of(make_core(folder, max_num_blocks=32), token_ids, [20] + [1] * 23)  # a chunk, then lone decodes
 
-    assert torch.stack(rows).sub(expected[19:]).abs().max() < 1e-4
+    assert logits.sub(expected[19:]).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize(("family", "shape"), SHAPES, ids=IDS)
+@pytest.mark.parametrize("sizes", [[100], [1] * 16 + [84], [64, 36], [33, 17, 50], [7] * 14 + [2]], ids=len)
+def test_logits_do_not_depend_on_chunks(make_core, logits_of, tiny_model, family, shape, sizes) -> None:
+    """However a prompt of 100 tokens is cut, the logits at every cut are those of the dense forward pass."""
+    folder, reference = tiny_model(family, **shape)
+    token_ids = torch.randint(0, 320, (100,), generator=torch.Generator().manual_seed(3)).tolist()
+    with torch.inference_mode():
+        expected = reference(torch.tensor([token_ids])).logits[0]
+
+    logits = logits_of(make_core(folder, max_num_blocks=32), token_ids, sizes)
+
+    assert logits.sub(expected[torch.tensor(sizes).cumsum(0) - 1]).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize(("family", "shape"), SHAPES, ids=IDS)
