@@ -103,6 +103,8 @@ def _lines(facts: ModelFacts, device: DeviceFacts, engine: EngineConfig) -> Sequ
     plan, ranks = engine.plan, engine.tensor_parallel_size
     weight_size, kv_size = DTYPE_BYTES[engine.dtype], DTYPE_BYTES[engine.kv_cache_dtype]
     per_rank = f" / {ranks} ranks" if ranks > 1 else ""
+    if ranks > 1 and facts.num_replicated_parameters:
+        per_rank += f" ({facts.num_replicated_parameters:,} of them whole on each)"
     room = plan.budget_bytes - plan.weights_bytes - plan.reserve_bytes
     full_length = plan.num_blocks // -(-engine.max_model_len // plan.block_size)
     return (

@@ -51,8 +51,9 @@ def attend_absorbed(
     absorbed = torch.bmm(flat[..., : up.nope_dim].transpose(0, 1), up.key).transpose(0, 1)  # [rows * new, heads, rank]
     folded = torch.cat((absorbed, flat[..., up.nope_dim :]), dim=-1).view(rows, 1, num_new * heads, -1)
     keys = latents[:, None]
+    folded_mask = mask[:, :, None].expand(-1, -1, heads, -1).reshape(rows, 1, num_new * heads, -1)
     attended = functional.scaled_dot_product_attention(
-        folded, keys, keys[..., :kv_rank], attn_mask=mask[:, None].repeat_interleave(heads, dim=2), scale=scale
+        folded, keys, keys[..., :kv_rank], attn_mask=folded_mask, scale=scale
     )
     by_head = attended.view(rows * num_new, heads, kv_rank).transpose(0, 1)
     return torch.bmm(by_head, up.value.transpose(1, 2)).transpose(0, 1).reshape(rows, num_new, heads, -1)
