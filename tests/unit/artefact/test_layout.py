@@ -168,6 +168,17 @@ def test_fused_projections_of_a_checkpoint_are_cut_part_by_part() -> None:
     assert fused_operators(facts) == ("qkv_proj", "gate_up_proj")
 
 
+def test_replicated_kv_heads_are_found_within_a_fused_tensor() -> None:
+    """With four ranks and two KV heads, K begins behind 32 rows of q and V behind 8 rows of K; the shards are shared."""
+    sizes = {"num_attention_heads": 8, "num_key_value_heads": 2, "hidden_size": 32}
+    facts = make_facts(architectures=["Phi3ForCausalLM"], **sizes)
+
+    cuts = cuts_of(facts, "model.layers.0.self_attn.qkv_proj.weight", 4)
+
+    assert [rank[1] for rank in cuts] == [(32, 36), (32, 36), (36, 40), (36, 40)]
+    assert [rank[2] for rank in cuts] == [(40, 44), (40, 44), (44, 48), (44, 48)]
+
+
 def test_head_norms_of_qwen3_are_replicated() -> None:
     """q_norm and k_norm have one weight for all heads, so every rank holds them whole."""
     facts = make_facts(architectures=["Qwen3ForCausalLM"], head_dim=4)
