@@ -15,7 +15,7 @@ import torch
 
 from ascendd import __version__
 from ascendd.artefact.cast import DTYPES, NAMES, cast, count_losses, count_not_finite
-from ascendd.artefact.layout import FUSED_OPERATORS, RankTensor, rank_layout
+from ascendd.artefact.layout import RankTensor, fused_operators, rank_layout
 from ascendd.artefact.manifest import (
     FORMAT_VERSION,
     CastCount,
@@ -126,7 +126,7 @@ class Converter:
             architecture=facts.architecture,
             dtype=NAMES[dtype],
             tensor_parallel_size=len(layouts),
-            fused_operators=FUSED_OPERATORS,
+            fused_operators=fused_operators(facts),
             num_parameters=facts.num_parameters,
             total_bytes=sum(entry.bytes for entry in state.finished.values()),
             files={**state.finished, **{name: self.folder.write(name, data) for name, data in small_files.items()}},
@@ -227,7 +227,7 @@ class Converter:
     def _convert_tensor(self, source: CheckpointSource, tensor: RankTensor, dtype: torch.dtype) -> torch.Tensor:
         weight = source.read_rank_tensor(tensor)
         if count := count_not_finite(weight):
-            names = " or ".join(cut.source.name for cut in tensor.cuts)
+            names = " or ".join(dict.fromkeys(cut.source.name for cut in tensor.cuts))
             raise ConversionFailed(
                 f"{source.path}: {count} values of {names} are infinite or not a number",
                 remedy="The source is damaged; download it again.",

@@ -22,6 +22,8 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     num_layers: int
     num_heads: int
     num_kv_heads: int
+    latent_dim: int | None  # numbers a token in a layer's cache, where K and V come out of one latent
+    num_experts: int | None
     hidden_size: int
     vocab_size: int
     dtype: str
@@ -77,6 +79,8 @@ def _artefact(path: Path, verify: bool, progress: Callable[[int, int], None]) ->
         num_layers=facts.num_layers,
         num_heads=facts.num_heads,
         num_kv_heads=facts.num_kv_heads,
+        latent_dim=None if facts.latent is None else facts.latent.cached_dim,
+        num_experts=None if facts.experts is None else facts.experts.num_routed,
         hidden_size=facts.hidden_size,
         vocab_size=facts.vocab_size,
         dtype=manifest.dtype,
@@ -110,6 +114,8 @@ def _checkpoint(path: Path) -> Inspection:
             num_layers=facts.num_layers,
             num_heads=facts.num_heads,
             num_kv_heads=facts.num_kv_heads,
+            latent_dim=None if facts.latent is None else facts.latent.cached_dim,
+            num_experts=None if facts.experts is None else facts.experts.num_routed,
             hidden_size=facts.hidden_size,
             vocab_size=facts.vocab_size,
             dtype=str(source.main_dtype()).removeprefix("torch."),

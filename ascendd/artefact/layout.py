@@ -8,19 +8,23 @@ The engine, the converter and the tests all take the layout from here, so that w
     gate_proj, up_proj         gate_up_proj [gate; up] rows   COLUMN: rows of each part
     o_proj, down_proj          unchanged                      ROW: columns; the bias is on rank 0 alone
     embed_tokens, lm_head      unchanged                      VOCAB: rows, padded with zeros to a multiple of tp
-    norms                      unchanged                      REPLICATED
+    norms, router              unchanged                      REPLICATED
+  Phi-3 stores qkv_proj and gate_up_proj fused already; their parts are cut out of the one tensor.
+  DeepSeek-V2
+    q_a_proj, kv_a_proj        qkv_a_proj [q; kv] rows        REPLICATED: every rank computes the latents
+    q_proj or q_b_proj, kv_b   unchanged                      COLUMN: whole heads
+    experts.N, shared_experts  as an MLP each                 COLUMN and ROW: every rank has a slice of every expert
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
+from itertools import accumulate
 
 import msgspec
 
 from ascendd.config.model_facts import ModelFacts
-
-FUSED_OPERATORS = ("qkv_proj", "gate_up_proj")
 
 
 class Shard(enum.Enum):
@@ -45,11 +49,16 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class FusedTensor(msgspec.Struct, frozen=True):
-    """One tensor of the engine: its sources are cut one by one, then stacked along axis 0 in this order."""
+    """One tensor of the engine: its parts are cut one by one, then stacked along axis 0 in this order."""
 
     name: str
-    sources: tuple[Source, ...]
+    parts: tuple[Cut, ...]
     shard: Shard
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The checkpoint's tensor of each part."""
+        return tuple(part.source for part in self.parts)
 
 
 class Cut(msgspec.Struct, frozen=True):
@@ -87,11 +96,18 @@ def fused_layout(facts: ModelFacts) -> list[FusedTensor]:
     hidden, vocab = facts.hidden_size, (facts.vocab_size, facts.hidden_size)
     tensors = [_single("model.embed_tokens.weight", vocab, Shard.VOCAB)]
     for index in range(facts.num_layers):
-        tensors.extend(_layer(facts, f"model.layers.{index}."))
+        tensors.extend(_layer(facts, index))
     tensors.append(_single("model.norm.weight", (hidden,), Shard.REPLICATED))
     if not facts.tie_word_embeddings:
         tensors.append(_single("lm_head.weight", vocab, Shard.VOCAB))
     return tensors
+
+
+def fused_operators(facts: ModelFacts) -> tuple[str, ...]:
+    """Return the names of the projections that hold several of the architecture's in one."""
+    if facts.latent is None:
+        return ("qkv_proj", "gate_up_proj")
+    return ("gate_up_proj",) if facts.latent.q_rank is None else ("qkv_a_proj", "gate_up_proj")
 
 
 def rank_layout(facts: ModelFacts, tp_rank: int = 0, tp_size: int = 1) -> list[RankTensor]:
@@ -106,21 +122,84 @@ def rank_layout(facts: ModelFacts, tp_rank: int = 0, tp_size: int = 1) -> list[R
     ]
 
 
-def _layer(facts: ModelFacts, prefix: str) -> Iterator[FusedTensor]:
-    hidden, inner = facts.hidden_size, facts.intermediate_size
-    q_size, kv_size = facts.num_heads * facts.head_dim, facts.num_kv_heads * facts.head_dim
+def _layer(facts: ModelFacts, index: int) -> Iterator[FusedTensor]:
+    hidden, prefix = facts.hidden_size, f"model.layers.{index}."
     yield _single(f"{prefix}input_layernorm.weight", (hidden,), Shard.REPLICATED)
-    qkv = {"q_proj": q_size, "k_proj": kv_size, "v_proj": kv_size}
-    yield from _linear(f"{prefix}self_attn.", "qkv_proj", qkv, hidden, Shard.QKV, bias=facts.qkv_bias)
-    yield from _linear(f"{prefix}self_attn.", "o_proj", {"o_proj": hidden}, q_size, Shard.ROW, bias=facts.o_bias)
+    attention = _attention if facts.latent is None else _latent_attention
+    yield from attention(facts, f"{prefix}self_attn.")
     yield _single(f"{prefix}post_attention_layernorm.weight", (hidden,), Shard.REPLICATED)
+    if facts.experts is None or index < facts.experts.first_layer:
+        yield from _mlp(facts, f"{prefix}mlp.", facts.intermediate_size)
+    else:
+        yield from _experts(facts, f"{prefix}mlp.")
+
+
+def _attention(facts: ModelFacts, prefix: str) -> Iterator[FusedTensor]:
+    q_size, kv_size = facts.num_heads * facts.head_dim, facts.num_kv_heads * facts.head_dim
+    qkv = {"q_proj": q_size, "k_proj": kv_size, "v_proj": kv_size}
+    if _is_stored_fused(facts):
+        yield _unfused(f"{prefix}qkv_proj.weight", tuple(qkv.values()), facts.hidden_size, Shard.QKV)
+    else:
+        yield from _linear(prefix, "qkv_proj", qkv, facts.hidden_size, Shard.QKV, bias=facts.qkv_bias)
+    if facts.qk_norm:
+        yield _single(f"{prefix}q_norm.weight", (facts.head_dim,), Shard.REPLICATED)
+        yield _single(f"{prefix}k_norm.weight", (facts.head_dim,), Shard.REPLICATED)
+    yield from _linear(prefix, "o_proj", {"o_proj": facts.hidden_size}, q_size, Shard.ROW, bias=facts.o_bias)
+
+
+def _latent_attention(facts: ModelFacts, prefix: str) -> Iterator[FusedTensor]:
+    latent, heads, hidden = facts.latent, facts.num_heads, facts.hidden_size
+    assert latent is not None
+    kv_a, bias = {"kv_a_proj_with_mqa": latent.cached_dim}, facts.qkv_bias
+    queries = heads * latent.query_dim
+    if latent.q_rank is None:
+        yield from _linear(prefix, "q_proj", {"q_proj": queries}, hidden, Shard.COLUMN, bias=False)
+        yield from _linear(prefix, "kv_a_proj_with_mqa", kv_a, hidden, Shard.REPLICATED, bias=bias)
+    else:
+        qkv_a = {"q_a_proj": latent.q_rank, **kv_a}
+        yield from _linear(prefix, "qkv_a_proj", qkv_a, hidden, Shard.REPLICATED, bias=bias)
+        yield _single(f"{prefix}q_a_layernorm.weight", (latent.q_rank,), Shard.REPLICATED)
+        yield from _linear(prefix, "q_b_proj", {"q_b_proj": queries}, latent.q_rank, Shard.COLUMN, bias=False)
+    yield _single(f"{prefix}kv_a_layernorm.weight", (latent.kv_rank,), Shard.REPLICATED)
+    kv_b = {"kv_b_proj": heads * (latent.nope_dim + latent.value_dim)}
+    yield from _linear(prefix, "kv_b_proj", kv_b, latent.kv_rank, Shard.COLUMN, bias=False)
+    out = {"o_proj": hidden}
+    yield from _linear(prefix, "o_proj", out, heads * latent.value_dim, Shard.ROW, bias=facts.o_bias)
+
+
+def _mlp(facts: ModelFacts, prefix: str, inner: int) -> Iterator[FusedTensor]:
     gate_up = {"gate_proj": inner, "up_proj": inner}
-    yield from _linear(f"{prefix}mlp.", "gate_up_proj", gate_up, hidden, Shard.COLUMN, bias=facts.mlp_bias)
-    yield from _linear(f"{prefix}mlp.", "down_proj", {"down_proj": hidden}, inner, Shard.ROW, bias=facts.mlp_bias)
+    if _is_stored_fused(facts):
+        yield _unfused(f"{prefix}gate_up_proj.weight", tuple(gate_up.values()), facts.hidden_size, Shard.COLUMN)
+    else:
+        yield from _linear(prefix, "gate_up_proj", gate_up, facts.hidden_size, Shard.COLUMN, bias=facts.mlp_bias)
+    yield from _linear(prefix, "down_proj", {"down_proj": facts.hidden_size}, inner, Shard.ROW, bias=facts.mlp_bias)
+
+
+def _experts(facts: ModelFacts, prefix: str) -> Iterator[FusedTensor]:
+    experts = facts.experts
+    assert experts is not None
+    yield _single(f"{prefix}gate.weight", (experts.num_routed, facts.hidden_size), Shard.REPLICATED)
+    for index in range(experts.num_routed):
+        yield from _mlp(facts, f"{prefix}experts.{index}.", experts.intermediate_size)
+    if experts.num_shared:
+        yield from _mlp(facts, f"{prefix}shared_experts.", experts.shared_size)
+
+
+def _is_stored_fused(facts: ModelFacts) -> bool:
+    return facts.architecture == "Phi3ForCausalLM"
 
 
 def _single(name: str, shape: tuple[int, ...], shard: Shard) -> FusedTensor:
-    return FusedTensor(name, (Source(name, shape),), shard)
+    return FusedTensor(name, (Source(name, shape).whole(),), shard)
+
+
+def _unfused(name: str, rows: tuple[int, ...], columns: int, shard: Shard) -> FusedTensor:
+    """Return a tensor that the checkpoint stores fused, so that its parts can be cut each for itself."""
+    source, stops = Source(name, (sum(rows), columns)), accumulate(rows)
+    return FusedTensor(
+        name, tuple(Cut(source, 0, stop - size, stop) for size, stop in zip(rows, stops, strict=True)), shard
+    )
 
 
 def _linear(
@@ -129,44 +208,57 @@ def _linear(
     """Yield weight [rows of all parts, columns] and, if there is one, bias [rows of all parts]."""
     yield FusedTensor(
         f"{prefix}{name}.weight",
-        tuple(Source(f"{prefix}{part}.weight", (rows, columns)) for part, rows in parts.items()),
+        tuple(Source(f"{prefix}{part}.weight", (rows, columns)).whole() for part, rows in parts.items()),
         shard,
     )
     if bias:
         yield FusedTensor(
             f"{prefix}{name}.bias",
-            tuple(Source(f"{prefix}{part}.bias", (rows,)) for part, rows in parts.items()),
+            tuple(Source(f"{prefix}{part}.bias", (rows,)).whole() for part, rows in parts.items()),
             shard,
         )
 
 
 def _rank_tensor(tensor: FusedTensor, facts: ModelFacts, tp_rank: int, tp_size: int) -> RankTensor:
-    cuts = tuple(_cut(tensor, index, facts, tp_rank, tp_size) for index in range(len(tensor.sources)))
+    cuts = tuple(_cut(tensor, index, facts, tp_rank, tp_size) for index in range(len(tensor.parts)))
     rows = sum(cut.shape[0] for cut in cuts)
     if tensor.shard is Shard.VOCAB:
         rows = -(-facts.vocab_size // tp_size)
-    return RankTensor(tensor.name, cuts, (rows, *cuts[0].shape[1:]))
+    return RankTensor(tensor.name, _joined(cuts), (rows, *cuts[0].shape[1:]))
 
 
 def _cut(tensor: FusedTensor, index: int, facts: ModelFacts, tp_rank: int, tp_size: int) -> Cut:
-    source = tensor.sources[index]
-    size = source.shape[0]
+    part = tensor.parts[index]
     if tensor.shard is Shard.COLUMN:
-        return _even(source, 0, tp_rank, tp_size)
-    if tensor.shard is Shard.ROW and len(source.shape) > 1:
-        return _even(source, 1, tp_rank, tp_size)
+        return _even(part, tp_rank, tp_size)
+    if tensor.shard is Shard.ROW and len(part.source.shape) > 1:
+        return _even(Cut(part.source, 1, 0, part.source.shape[1]), tp_rank, tp_size)
     if tensor.shard is Shard.QKV:
         if index == 0 or facts.num_kv_heads % tp_size == 0:
-            return _even(source, 0, tp_rank, tp_size)
+            return _even(part, tp_rank, tp_size)
         head = tp_rank * facts.num_kv_heads // tp_size  # tp_size / num_kv_heads neighbouring ranks share a head
-        return Cut(source, 0, head * facts.head_dim, (head + 1) * facts.head_dim)
+        start = part.start + head * facts.head_dim
+        return Cut(part.source, 0, start, start + facts.head_dim)
     if tensor.shard is Shard.VOCAB:
+        size = part.source.shape[0]
         rows = -(-size // tp_size)
-        return Cut(source, 0, min(tp_rank * rows, size), min((tp_rank + 1) * rows, size))
-    return source.whole()
+        return Cut(part.source, 0, min(tp_rank * rows, size), min((tp_rank + 1) * rows, size))
+    return part
 
 
-def _even(source: Source, axis: int, tp_rank: int, tp_size: int) -> Cut:
-    share, rest = divmod(source.shape[axis], tp_size)
-    assert rest == 0, f"{source.name} axis {axis} is not a multiple of {tp_size}"
-    return Cut(source, axis, tp_rank * share, (tp_rank + 1) * share)
+def _even(part: Cut, tp_rank: int, tp_size: int) -> Cut:
+    share, rest = divmod(part.stop - part.start, tp_size)
+    assert rest == 0, f"{part.source.name} axis {part.axis} is not a multiple of {tp_size}"
+    return Cut(part.source, part.axis, part.start + tp_rank * share, part.start + (tp_rank + 1) * share)
+
+
+def _joined(cuts: tuple[Cut, ...]) -> tuple[Cut, ...]:
+    """Make one cut of neighbouring rows of one source, so that one rank reads a fused tensor without copying it."""
+    joined = [cuts[0]]
+    for cut in cuts[1:]:
+        last = joined[-1]
+        if cut.source == last.source and cut.axis == last.axis == 0 and cut.start == last.stop:
+            joined[-1] = Cut(cut.source, 0, last.start, cut.stop)
+        else:
+            joined.append(cut)
+    return tuple(joined)

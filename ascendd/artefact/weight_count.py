@@ -14,8 +14,8 @@ def count_rank_weights(folder: Path, facts: ModelFacts, tp_size: int = 1) -> int
     """
     Return the elements that the largest of `tp_size` ranks holds; None where the folder has no weight files.
 
-    An artefact that is packed for `tp_size` is counted to the element, padding and copies included; else all elements
-    are divided. Raises WeightsCorrupt for a file that is not what its header says.
+    An artefact that is packed for `tp_size` is counted to the element, padding and copies included; else what
+    is not replicated is divided. Raises WeightsCorrupt for a file that is not what its header says.
     """
     if is_artefact(folder):
         manifest = read_manifest(folder)
@@ -24,7 +24,10 @@ def count_rank_weights(folder: Path, facts: ModelFacts, tp_size: int = 1) -> int
             return max(_count(path, facts) for path in files)
     else:
         files = sorted(folder.glob("*.safetensors"))
-    return math.ceil(sum(_count(path, facts) for path in files) / tp_size) if files else None
+    if not files:
+        return None
+    replicated = facts.num_replicated_parameters if tp_size > 1 else 0
+    return math.ceil((sum(_count(path, facts) for path in files) - replicated) / tp_size) + replicated
 
 
 def _count(path: Path, facts: ModelFacts) -> int:

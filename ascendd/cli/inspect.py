@@ -72,7 +72,8 @@ def _rows(found: Inspection, verify: bool) -> list[tuple[str, str]]:
         ("architecture", found.architecture),
         ("parameters", f"{found.num_parameters:,}"),
         ("layers", f"{found.num_layers}, hidden size {found.hidden_size}"),
-        ("heads", f"{found.num_heads}, KV heads {found.num_kv_heads}"),
+        ("heads", f"{found.num_heads}, {_cached(found)}"),
+        *([("experts", f"{found.num_experts}")] if found.num_experts is not None else []),
         ("vocabulary", f"{found.vocab_size:,}"),
         ("context", f"{found.context_length:,} tokens"),
         ("dtype", found.dtype),
@@ -97,6 +98,12 @@ def _rows(found: Inspection, verify: bool) -> list[tuple[str, str]]:
         made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(found.created_unix_s))
         rows.append(("converted", f"{made} by ascendd {found.ascendd_version}"))
     return rows
+
+
+def _cached(found: Inspection) -> str:
+    if found.latent_dim is not None:
+        return f"all K and V out of a latent of {found.latent_dim}"
+    return f"KV heads {found.num_kv_heads}"
 
 
 def _files(count: int) -> str:

@@ -119,15 +119,16 @@ def _npu_of(size: int) -> DeviceFacts:
 
 def _lines(facts: ModelFacts, device: DeviceFacts, engine: EngineConfig) -> Iterator[Line]:
     """Yield the rows; every figure with the sum it comes from."""
-    from ascendd.config.plan import DTYPE_BYTES, kv_heads_per_rank
+    from ascendd.config.plan import DTYPE_BYTES, kv_arithmetic
     from ascendd.config.quantity import format_bytes
 
     plan, ranks = engine.plan, engine.tensor_parallel_size
     weight_size, kv_size = DTYPE_BYTES[engine.dtype], DTYPE_BYTES[engine.kv_cache_dtype]
-    heads = kv_heads_per_rank(facts, ranks)
     counted = plan.weights_origin != "config.json"
     weights = f"{plan.weights_bytes // weight_size:,} " + (f"in {plan.weights_origin}" if counted else "parameters")
     share = f" (1 of {ranks} ranks)" if ranks > 1 else ""
+    if ranks > 1 and facts.num_replicated_parameters:
+        share = f" (1 of {ranks} ranks, {facts.num_replicated_parameters:,} of them whole on each)"
     blocks = -(-engine.max_model_len // plan.block_size)
     yield Line("model", f"{facts.num_parameters:,}", f"parameters, {facts.architecture}, {facts.dtype} on disk")
     yield Line("device", format_bytes(device.total_bytes), f"{format_bytes(device.free_bytes)} free, {device.name}")
@@ -139,7 +140,7 @@ def _lines(facts: ModelFacts, device: DeviceFacts, engine: EngineConfig) -> Iter
     yield Line(
         "KV per token",
         f"{plan.bytes_per_token:,} bytes",
-        f"2 (K and V) x {facts.num_layers} layers x {heads} KV heads x {facts.head_dim} x {kv_size} bytes",
+        kv_arithmetic(facts, ranks, kv_size),
     )
     yield Line(
         "KV per block",

@@ -1,7 +1,8 @@
 """
 The memory plan: weights + KV blocks + reserve against the memory of one device. Pure arithmetic.
 
-    bytes per token = 2 (K and V) x layers x KV heads of this rank x head size x bytes per element
+    bytes per token = 2 (K and V) x layers x KV heads of this rank x head size x bytes per element,
+                      or layers x (latent + rotary) x bytes per element where K and V are cached as one latent
     bytes per block = block size x bytes per token
     blocks          = (budget - weights - reserve) / bytes per block
 """
@@ -82,9 +83,20 @@ def kv_heads_per_rank(facts: ModelFacts, tp_size: int) -> int:
     return max(1, facts.num_kv_heads // tp_size)
 
 
+def kv_arithmetic(facts: ModelFacts, tp_size: int, bytes_per_element: int) -> str:
+    """Return the product that makes up the bytes per token of one rank, in words."""
+    if facts.latent is not None:
+        latent = facts.latent
+        sizes = f"({latent.kv_rank} latent + {latent.rope_dim} rotary)"
+        return f"{facts.num_layers} layers x {sizes} x {bytes_per_element} bytes"
+    heads = kv_heads_per_rank(facts, tp_size)
+    return f"2 (K and V) x {facts.num_layers} layers x {heads} KV heads x {facts.head_dim} x {bytes_per_element} bytes"
+
+
 def weights_bytes_per_rank(facts: ModelFacts, dtype: str, tp_size: int) -> int:
     """Return the bytes of one rank's weights; that norms are replicated is below 0.1 %."""
-    return math.ceil(facts.num_parameters / tp_size) * DTYPE_BYTES[dtype]
+    whole = facts.num_replicated_parameters
+    return (whole + math.ceil((facts.num_parameters - whole) / tp_size)) * DTYPE_BYTES[dtype]
 
 
 def plan_memory(
@@ -116,7 +128,7 @@ def plan_memory(
         if weight_elements is None
         else weight_elements * DTYPE_BYTES[dtype]
     )
-    per_token = 2 * facts.num_layers * kv_heads_per_rank(facts, tp_size) * facts.head_dim * DTYPE_BYTES[kv_dtype]
+    per_token = facts.kv_bytes_per_token(DTYPE_BYTES[kv_dtype], tp_size)
     per_block = per_token * block_size
     reserve = CPU_RESERVE_BYTES if reserve_bytes is None else reserve_bytes
     share = utilization or (DEFAULT_UTILIZATION if reserve_bytes is None else 1.0)

@@ -33,6 +33,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     tensor_parallel_size: int
     num_threads: int
     seed: int | None
+    rope_switch_length: int | None = None
     plan: MemoryPlan
     origins: dict[str, str]
 
@@ -103,7 +104,8 @@ def resolve(
         device=device.kind, dtype=dtype, kv_cache_dtype=kv_dtype, block_size=block_size, num_blocks=plan.num_blocks,
         max_model_len=max_model_len, max_num_seqs=engine.max_num_seqs, max_num_batched_tokens=batched,
         enable_prefix_caching=engine.enable_prefix_caching, enforce_eager=engine.enforce_eager,
-        tensor_parallel_size=tp_size, num_threads=threads, seed=engine.seed, plan=plan, origins=origins,
+        tensor_parallel_size=tp_size, num_threads=threads, seed=engine.seed,
+        rope_switch_length=facts.rope_switch_length, plan=plan, origins=origins,
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -35,7 +35,11 @@ class MemoryInfo:
 
 @dataclass(frozen=True, slots=True)
 class KVCacheSpec:
-    """Sizes of the paged KV cache of one rank; `num_blocks` includes the null block 0."""
+    """
+    Sizes of the paged KV cache of one rank; `num_blocks` includes the null block 0.
+
+    A latent cache holds one vector of `head_dim` a token in place of K and V of each head; its num_kv_heads is 1.
+    """
 
     num_layers: int
     num_kv_heads: int
@@ -43,6 +47,7 @@ class KVCacheSpec:
     block_size: int
     num_blocks: int
     dtype: str
+    is_latent: bool = False
 
 
 @dataclass(slots=True)
@@ -82,6 +87,28 @@ class AttentionContext:
     prefill_chunks: list[PrefillChunk]
 
 
+@dataclass(slots=True)
+class LatentUp:
+    """
+    What makes keys and values of all heads out of a latent: `weight` [heads, nope_dim + value_dim, kv_rank].
+
+    The first `nope_dim` rows of a head make its key (W_UK), the others its value (W_UV).
+    """
+
+    weight: torch.Tensor
+    nope_dim: int
+
+    @property
+    def key(self) -> torch.Tensor:
+        """W_UK [heads, nope_dim, kv_rank], a view."""
+        return self.weight[:, : self.nope_dim]
+
+    @property
+    def value(self) -> torch.Tensor:
+        """W_UV [heads, value_dim, kv_rank], a view."""
+        return self.weight[:, self.nope_dim :]
+
+
 class Kernels(Protocol):
     """The operations that a device may have its own form of. kernels/reference.py is the executable specification."""
 
@@ -94,7 +121,10 @@ class Kernels(Protocol):
         """Return (rms_norm(x + residual), x + residual); may overwrite both inputs."""
 
     def rope(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        """Rotate halves. x [num_tokens, heads, head_dim]; cos, sin [num_tokens, 1, head_dim]; may overwrite x."""
+        """Rotate halves. x [num_tokens, heads, dim]; cos, sin [num_tokens, 1, dim]; may overwrite x."""
+
+    def rope_interleaved(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """Rotate pairs of neighbours; else as `rope`, whose cos and sin it takes."""
 
     def silu_and_mul(self, x: torch.Tensor) -> torch.Tensor:
         """Return silu(first half) * second half of the last axis; may overwrite x."""
@@ -115,6 +145,37 @@ class Kernels(Protocol):
         Return causal attention of query [num_tokens, heads, head_dim] over all that its sequence has in the cache.
 
         key and value are the step's own, already stored; a prompt without a prefix may read them instead of the cache.
+        """
+
+    def store_latent(self, cache: torch.Tensor, latent: torch.Tensor, slot_mapping: torch.Tensor) -> None:
+        """Write latent [num_tokens, kv_rank + rope_dim] into the slots of one layer's latent cache."""
+
+    def latent_attention(
+        self,
+        query: torch.Tensor,
+        latent: torch.Tensor,
+        cache: torch.Tensor,
+        context: AttentionContext,
+        scale: float,
+        up: LatentUp,
+    ) -> torch.Tensor:
+        """
+        Return causal attention [num_tokens, heads, value_dim] over the latents that a sequence has in the cache.
+
+        query [num_tokens, heads, nope_dim + rope_dim]; latent as in `store_latent`, the step's own, already stored.
+        """
+
+    def experts(
+        self,
+        x: torch.Tensor,
+        expert_ids: torch.Tensor,
+        weights: torch.Tensor,
+        experts: Sequence[tuple[Linear, Linear]],
+    ) -> torch.Tensor:
+        """
+        Return the weighted sum of the gated MLPs that each token chose. x [num_tokens, hidden].
+
+        expert_ids, weights [num_tokens, num_per_token]; `experts` holds (gate_up, down) of each MLP.
         """
 
     def greedy(self, logits: torch.Tensor) -> list[int]:

@@ -71,7 +71,9 @@ class CpuDevice(Device):
         """Nothing is cached: the C allocator gives large blocks back at once."""
 
     def allocate_kv(self, spec: KVCacheSpec) -> list[torch.Tensor]:
-        shape = (2, spec.num_kv_heads, spec.num_blocks, spec.block_size * spec.head_dim)
+        shape: tuple[int, ...] = (2, spec.num_kv_heads, spec.num_blocks, spec.block_size * spec.head_dim)
+        if spec.is_latent:
+            shape = (spec.num_blocks, spec.block_size, spec.head_dim)
         try:
             return [_lazy_zeros(shape, getattr(torch, spec.dtype)) for _ in range(spec.num_layers)]
         except (RuntimeError, MemoryError) as error:

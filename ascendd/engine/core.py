@@ -95,6 +95,7 @@ class EngineCore:
                 priority=message.priority,
                 deadline_s=message.deadline_s,
                 max_model_len=self.config.max_model_len,
+                rope_switch_length=self.config.rope_switch_length,
             )
         )
         self.metrics.inc("ascendd_engine_prompt_tokens_total", len(message.prompt_token_ids))

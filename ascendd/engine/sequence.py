@@ -25,6 +25,7 @@ class Sequence:
     `order` is the arrival number; a preempted sequence keeps it and so its place in the queue.
     `cache_key` names what besides the tokens decides their K and V or who may share them: an adapter, a tenant's salt.
     Sequences with different keys never share a block.
+    Beyond `rope_switch_length` tokens all keys of the sequence, the earlier ones too, are rotated otherwise.
     """
 
     seq_id: int
@@ -38,6 +39,7 @@ class Sequence:
     order: int = 0
     cache_key: bytes = b""
     max_model_len: int = 2**31
+    rope_switch_length: int | None = None
 
     num_prompt_tokens: int = field(init=False)
     status: SequenceStatus = field(default=SequenceStatus.WAITING, init=False)
@@ -62,6 +64,11 @@ class Sequence:
     def num_uncomputed_tokens(self) -> int:
         """Tokens whose K and V are not in the cache: 1 for a decode, more for a prompt under way."""
         return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the sequence has outgrown the model's first set of rotary frequencies."""
+        return self.rope_switch_length is not None and len(self.token_ids) > self.rope_switch_length
 
     @property
     def num_output_tokens(self) -> int:

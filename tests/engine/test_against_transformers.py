@@ -9,10 +9,6 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from ascendd.engine.sched.output import ScheduledChunk, SchedulerOutput
-from ascendd.engine.sequence import Sequence, SequenceStatus
-from ascendd.ipc.messages import SamplingParams
-
 SHAPES = [
     ("llama", {}),
     ("llama", {"tie_word_embeddings": True}),
@@ -31,32 +27,51 @@ SHAPES = [
     ),
     ("qwen2", {}),
     ("qwen2", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
+    (
+        "qwen2",
+        {
+            "rope_parameters": {
+                "rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 128, "rope_theta": 10000.0,
+            }
+        },
+    ),
+    ("qwen3", {}),
+    ("qwen3", {"attention_bias": True, "tie_word_embeddings": True}),
+    ("phi3", {}),
+    ("phi3", {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}}),
+    ("deepseek_v2", {}),
+    ("deepseek_v2", {"q_lora_rank": None, "topk_method": "greedy", "n_group": 1, "topk_group": 1}),
+    ("deepseek_v2", {"attention_bias": True, "first_k_dense_replace": 0}),
+    ("deepseek_v2", {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "num_hidden_layers": 3}),
 ]  # fmt: skip
 IDS = [f"{family}-{'-'.join(shape) or 'plain'}" for family, shape in SHAPES]
 
 
 @pytest.mark.parametrize(("family", "shape"), SHAPES, ids=IDS)
-def test_logits_of_every_position_are_within_1e_4(make_core, tiny_model, family, shape) -> None:
+def test_logits_of_every_position_are_within_1e_4(make_core, logits_of, tiny_model, family, shape) -> None:
     """Chunked through the paged cache, fp32 logits equal those of one dense forward pass."""
     folder, reference = tiny_model(family, **shape)
-    core = make_core(folder, max_num_blocks=32)
-    token_ids = torch.randint(0, 320, (45,), generator=torch.Generator().manual_seed(1)).tolist()
+    token_ids = torch.randint(0, 320, (43,), generator=torch.Generator().manual_seed(1)).tolist()
     with torch.inference_mode():
         expected = reference(torch.tensor([token_ids])).logits[0]
 
-    sequence = Sequence(seq_id=0, token_ids=[], params=SamplingParams(max_tokens=1), seed=0)
-    sequence.status = SequenceStatus.RUNNING
-    rows = []
-    for position, token_id in enumerate(token_ids):  # a lone decode at each position, after a first chunk of 20
-        sequence.token_ids.append(token_id)
-        if position + 1 < 20:
-            continue
-        start = 0 if position + 1 == 20 else position
-        assert core._kv.allocate_slots(sequence, position + 1)
-        output = SchedulerOutput(0, [ScheduledChunk(sequence, start, position + 1 - start)])
-        rows.append(core._runner.logits(output)[0])
+    logits = logits_of(make_core(folder, max_num_blocks=32), token_ids, [20] + [1] * 23)  # a chunk, then lone decodes
 
-    assert torch.stack(rows).sub(expected[19:]).abs().max() < 1e-4
+    assert logits.sub(expected[19:]).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize(("family", "shape"), SHAPES, ids=IDS)
+@pytest.mark.parametrize("sizes", [[100], [1] * 16 + [84], [64, 36], [33, 17, 50], [7] * 14 + [2]], ids=len)
+def test_logits_do_not_depend_on_chunks(make_core, logits_of, tiny_model, family, shape, sizes) -> None:
+    """However a prompt of 100 tokens is cut, the logits at every cut are those of the dense forward pass."""
+    folder, reference = tiny_model(family, **shape)
+    token_ids = torch.randint(0, 320, (100,), generator=torch.Generator().manual_seed(3)).tolist()
+    with torch.inference_mode():
+        expected = reference(torch.tensor([token_ids])).logits[0]
+
+    logits = logits_of(make_core(folder, max_num_blocks=32), token_ids, sizes)
+
+    assert logits.sub(expected[torch.tensor(sizes).cumsum(0) - 1]).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize(("family", "shape"), SHAPES, ids=IDS)

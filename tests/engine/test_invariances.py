@@ -12,7 +12,7 @@ PROMPTS = [
 SAMPLED = {"temperature": 0.9, "top_p": 0.9, "seed": 11}
 
 
-@pytest.fixture(params=["llama", "qwen2"])
+@pytest.fixture(params=["llama", "qwen2", "qwen3", "phi3", "deepseek_v2"])
 def folder(request, tiny_model):
     return tiny_model(request.param)[0]
 

@@ -3,14 +3,18 @@ The executable specification of every kernel, in plain torch on any device.
 
 Cache layout of a layer: [2, kv_heads, num_blocks, block_size * head_dim], K then V. Head-major, so that a gather of
 blocks copies long runs and attention needs no transpose (7x over a token-major cache with repeated heads on two cores).
+A latent cache is [num_blocks, block_size, kv_rank + rope_dim] (kernels.latent_attention).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch.nn import functional
 
-from ascendd.device.base import AttentionContext, DecodeGroup, PrefillChunk
+from ascendd.device.base import AttentionContext, DecodeGroup, LatentUp, Linear, PrefillChunk
+from ascendd.device.kernels.latent_attention import attend_latents
 
 
 class ReferenceKernels:
@@ -29,6 +33,12 @@ class ReferenceKernels:
         half = x.shape[-1] // 2
         rotated = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
         return x * cos + rotated * sin
+
+    def rope_interleaved(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        half = x.shape[-1] // 2
+        cos, sin = cos[..., :half], sin[..., :half]
+        even, odd = x[..., 0::2], x[..., 1::2]
+        return torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1).flatten(-2)
 
     def silu_and_mul(self, x: torch.Tensor) -> torch.Tensor:
         gate, up = x.chunk(2, dim=-1)
@@ -55,6 +65,40 @@ class ReferenceKernels:
             _attend_decode(out, query, cache, group, scale)
         for chunk in context.prefill_chunks:
             _attend_prefill(out, query, key, value, cache, chunk, scale)
+        return out
+
+    def store_latent(self, cache: torch.Tensor, latent: torch.Tensor, slot_mapping: torch.Tensor) -> None:
+        cache.view(-1, cache.shape[-1]).index_copy_(0, slot_mapping, latent.to(cache.dtype))
+
+    def latent_attention(
+        self,
+        query: torch.Tensor,
+        latent: torch.Tensor,
+        cache: torch.Tensor,
+        context: AttentionContext,
+        scale: float,
+        up: LatentUp,
+    ) -> torch.Tensor:
+        return attend_latents(query, latent, cache, context, scale, up)
+
+    def experts(
+        self,
+        x: torch.Tensor,
+        expert_ids: torch.Tensor,
+        weights: torch.Tensor,
+        experts: Sequence[tuple[Linear, Linear]],
+    ) -> torch.Tensor:
+        # Sorted by expert, so that each that was chosen at all runs once, over all its tokens.
+        order = expert_ids.flatten().argsort(stable=True)
+        tokens, weights = order // expert_ids.shape[1], weights.flatten()[order, None].to(x.dtype)
+        out, begin = torch.zeros_like(x), 0
+        for index, count in enumerate(expert_ids.flatten().bincount(minlength=len(experts)).tolist()):
+            if count == 0:
+                continue
+            gate_up, down = experts[index]
+            rows, end = tokens[begin : begin + count], begin + count
+            out.index_add_(0, rows, down(self.silu_and_mul(gate_up(x.index_select(0, rows)))).mul_(weights[begin:end]))
+            begin = end
         return out
 
     def greedy(self, logits: torch.Tensor) -> list[int]:

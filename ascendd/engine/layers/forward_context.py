@@ -12,7 +12,7 @@ from ascendd.device.base import AttentionContext
 @dataclass(slots=True)
 class ForwardContext:
     """
-    `cos`, `sin` [num_tokens, 1, head_dim]; `kv_caches` one tensor a layer; `sample_rows` [num_samples] int64.
+    `cos`, `sin` [num_tokens, 1, rotary_dim]; `kv_caches` one tensor a layer; `sample_rows` [num_samples] int64.
 
     Models compute logits only for `sample_rows` of the flat batch, since no other row's are used.
     """

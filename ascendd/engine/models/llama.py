@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 
 from ascendd.config.model_facts import ModelFacts
@@ -11,6 +13,15 @@ from ascendd.engine.layers.forward_context import ForwardContext
 from ascendd.engine.layers.mlp import GatedMLP
 from ascendd.engine.layers.norm import RMSNorm
 from ascendd.engine.layers.weight_scope import WeightScope
+
+
+class DecoderLayer(Protocol):
+    """One layer of the stack: (x, residual) in, (output, residual) out, each [num_tokens, hidden]."""
+
+    def forward(
+        self, x: torch.Tensor, residual: torch.Tensor | None, context: ForwardContext
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute the layer; a residual of None means that x is it."""
 
 
 class LlamaDecoderLayer:
@@ -40,10 +51,14 @@ class LlamaForCausalLM:
         self._vocab_size = facts.vocab_size
         self._embedding = TokenEmbedding(body)
         self._layers = [
-            LlamaDecoderLayer(body.child(f"layers.{index}"), facts, index) for index in range(facts.num_layers)
+            self.make_layer(body.child(f"layers.{index}"), facts, index) for index in range(facts.num_layers)
         ]
         self._norm = RMSNorm(body, "norm", facts.rms_norm_eps)
         self._head = LMHead(scope, facts, self._embedding)
+
+    def make_layer(self, scope: WeightScope, facts: ModelFacts, layer_index: int) -> DecoderLayer:
+        """Build one layer; architectures whose layers are of another kind have their own."""
+        return LlamaDecoderLayer(scope, facts, layer_index)
 
     def forward(self, token_ids: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         """token_ids [num_tokens] -> logits [num_samples, vocab] of the context's sample rows."""

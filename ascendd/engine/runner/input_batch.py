@@ -26,10 +26,14 @@ class _Row:
 
 @dataclass(slots=True)
 class StepInputs:
-    """Tensors of one step on the CPU: `token_ids`, `positions`, `sample_rows` int64, and the attention context."""
+    """
+    Tensors of one step on the CPU: `token_ids`, `rotary_rows`, `sample_rows` int64, and the attention context.
+
+    `rotary_rows` holds each token's row of the rotary table, which is its position, or further down for long sequences.
+    """
 
     token_ids: torch.Tensor
-    positions: torch.Tensor
+    rotary_rows: torch.Tensor
     sample_rows: torch.Tensor
     attention: AttentionContext
 
@@ -37,8 +41,9 @@ class StepInputs:
 class InputBatch:
     """Maps sequences to rows of the block table. A row is reused once its sequence ended or was preempted."""
 
-    def __init__(self, max_num_seqs: int, max_blocks_per_seq: int, block_size: int) -> None:
+    def __init__(self, max_num_seqs: int, max_blocks_per_seq: int, block_size: int, long_offset: int = 0) -> None:
         self._block_size = block_size
+        self._long_offset = long_offset
         self._table = np.zeros((max_num_seqs, max_blocks_per_seq), dtype=np.int64)
         self._rows: dict[int, _Row] = {}
         self._row_of: dict[int, int] = {}
@@ -85,8 +90,12 @@ class InputBatch:
                 for i in np.flatnonzero(~is_decode)
             ],
         )
+        rotary_rows = positions
+        if self._long_offset:
+            is_long = np.fromiter((chunk.sequence.is_long for chunk in chunks), dtype=bool, count=len(chunks))
+            rotary_rows = positions + np.repeat(is_long, counts) * self._long_offset
         return StepInputs(
-            torch.from_numpy(token_ids), torch.from_numpy(positions), torch.from_numpy((ends - 1)[samples]), attention
+            torch.from_numpy(token_ids), torch.from_numpy(rotary_rows), torch.from_numpy((ends - 1)[samples]), attention
         )
 
     def _decode_groups(self, rows: np.ndarray, lengths: np.ndarray, token_rows: np.ndarray) -> list[DecodeGroup]:

@@ -53,13 +53,19 @@ class ModelRunner:
         self._rotary = RotaryTable(facts, config.max_model_len, dtype, device.torch_device())
         self._kv_spec = KVCacheSpec(
             num_layers=facts.num_layers,
-            num_kv_heads=kv_heads_per_rank(facts, config.tensor_parallel_size),
-            head_dim=facts.head_dim,
+            num_kv_heads=1 if facts.latent else kv_heads_per_rank(facts, config.tensor_parallel_size),
+            head_dim=facts.latent.cached_dim if facts.latent else facts.head_dim,
             block_size=config.block_size,
             num_blocks=config.num_blocks + 1,  # the null block
             dtype=config.kv_cache_dtype,
+            is_latent=facts.latent is not None,
         )
-        self._batch = InputBatch(config.max_num_seqs, -(-config.max_model_len // config.block_size), config.block_size)
+        self._batch = InputBatch(
+            config.max_num_seqs,
+            -(-config.max_model_len // config.block_size),
+            config.block_size,
+            self._rotary.long_offset,
+        )
         self._sampler = Sampler(device.kernels)
 
     @cached_property
@@ -116,6 +122,6 @@ class ModelRunner:
 
     def _forward(self, output: SchedulerOutput) -> torch.Tensor:
         inputs = self._batch.prepare(output.chunks)
-        cos, sin = self._rotary.rows(inputs.positions)
+        cos, sin = self._rotary.rows(inputs.rotary_rows)
         context = ForwardContext(cos, sin, self._kv_caches, inputs.attention, inputs.sample_rows)
         return self._model.forward(inputs.token_ids, context)

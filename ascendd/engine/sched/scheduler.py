@@ -136,6 +136,8 @@ class Scheduler:
             finish = sequence.append(token_id)
             if finish is not FinishReason.RUNNING:
                 self._finish(sequence, finish)
+            elif sequence.num_tokens - 1 == sequence.rope_switch_length:
+                self._compute_again(sequence)
             events.append(TokenEvent(sequence, token_id, finish, cached))
         return events
 
@@ -163,11 +165,19 @@ class Scheduler:
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
+        self.num_preemptions += 1
+        self._send_back(sequence)
+
+    def _compute_again(self, sequence: Sequence) -> None:
+        """Start over with a sequence that has just become long: what is cached was rotated for a short one."""
+        sequence.block_hashes.clear()
+        self._send_back(sequence)
+
+    def _send_back(self, sequence: Sequence) -> None:
         self._kv.free(sequence)
         self._running.remove(sequence)
         sequence.status = SequenceStatus.WAITING
         sequence.num_preemptions += 1
-        self.num_preemptions += 1
         self._waiting.push(sequence)
 
     def _divide_among_prompts(self, budget: int, *, may_admit: bool) -> dict[Sequence, int]:

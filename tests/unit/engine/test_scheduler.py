@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ascendd.engine.kv.kv_cache_manager import KVCacheManager
+from ascendd.engine.kv.prefix_hash import extend_hashes
 from ascendd.engine.sched.scheduler import Scheduler
 from ascendd.engine.sequence import SequenceStatus
 from ascendd.ipc.messages import FinishReason
@@ -177,6 +178,23 @@ def test_an_abort_while_a_step_is_under_way_drops_its_token(make_sequence, scrip
 
     assert [event.sequence.seq_id for event in scheduler.update_from_output(output, result)] == [2]
     assert kv.pool.num_used_blocks == 1
+
+
+@pytest.mark.parametrize("num_prompt", [3, 8, 9])
+def test_a_sequence_that_becomes_long_is_computed_again(make_sequence, scripted_runner, num_prompt: int) -> None:
+    """Past its switch length it starts over with other block hashes; no token is lost, nothing counts as preempted."""
+    scheduler, _ = make()
+    sequence = make_sequence(0, num_prompt=num_prompt, max_tokens=12, rope_switch_length=8)
+    prompt = list(sequence.token_ids)
+    scheduler.add(sequence)
+    tokens = run(scheduler, scripted_runner(4))
+
+    assert tokens[0] == scripted_runner.expected(prompt, 12)
+    assert sequence.num_preemptions == (0 if num_prompt > 8 else 1)
+    assert scheduler.num_preemptions == 0
+    twin = make_sequence(1, num_prompt=num_prompt, rope_switch_length=None)
+    twin.token_ids = list(sequence.token_ids)
+    assert sequence.block_hashes[0] != extend_hashes(twin, 4)[0]
 
 
 def test_a_finished_sequence_says_so(make_sequence, scripted_runner) -> None:
