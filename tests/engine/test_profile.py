@@ -74,9 +74,10 @@ def test_a_profile_run_sees_its_activations(tiny_model, monkeypatch: pytest.Monk
     assert "_kv_caches" not in vars(runner)
 
 
-def test_tokens_after_a_profile_run_are_those_without(tiny_model, make_core, generate) -> None:
+@pytest.mark.parametrize("family", ["qwen2", "phi3", "deepseek_v2"])
+def test_tokens_after_a_profile_run_are_those_without(tiny_model, make_core, generate, family: str) -> None:
     """The profile leaves nothing behind: same rows, same cache, same tokens."""
-    folder, _ = tiny_model("qwen2")
+    folder, _ = tiny_model(family)
     prompts = [[5, 6, 7], list(range(40)), [9] * 17]
     expected = generate(make_core(folder, max_num_blocks=40, max_num_seqs=2), prompts)
     core = make_core(folder, max_num_blocks=40, max_num_seqs=2)
