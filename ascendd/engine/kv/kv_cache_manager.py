@@ -34,9 +34,9 @@ class KVCacheManager:
         """
         Return the published blocks that hold the beginning of `sequence`, without holding them.
 
-        The last token is always left to compute, because its logits are needed.
+        The last token is always left to compute, because its logits are needed; of a prompt that is scored, all are.
         """
-        if not self.enable_prefix_caching:
+        if not self.enable_prefix_caching or sequence.params.prompt_logprobs is not None:
             return []
         hashes = extend_hashes(sequence, self.block_size)
         matched: list[int] = []

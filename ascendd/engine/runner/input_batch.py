@@ -26,12 +26,18 @@ class _Row:
 
 @dataclass(slots=True)
 class StepInputs:
-    """Tensors of one step on the CPU: `token_ids`, `positions`, `sample_rows` int64, and the attention context."""
+    """
+    Tensors of one step on the CPU: `token_ids`, `positions`, `sample_rows` int64, and the attention context.
+
+    `sample_rows` are the rows whose logits are wanted, ascending; `drawn` [sample_rows] bool says from which of them a
+    token is drawn, where that is not all of them: the others score prompt tokens.
+    """
 
     token_ids: torch.Tensor
     positions: torch.Tensor
     sample_rows: torch.Tensor
     attention: AttentionContext
+    drawn: torch.Tensor | None = None
 
 
 class InputBatch:
@@ -67,6 +73,17 @@ class InputBatch:
         for chunk, begin, end in zip(chunks, begins.tolist(), ends.tolist(), strict=True):
             token_ids[begin:end] = chunk.sequence.token_ids[chunk.start : chunk.start + chunk.num_tokens]
         samples = np.fromiter((chunk.samples for chunk in chunks), dtype=bool, count=len(chunks))
+        logit_rows, drawn = (ends - 1)[samples], None
+        scored = [
+            np.arange(len(chunk.scored_positions)) + begin + chunk.scored_positions.start - chunk.start
+            for chunk, begin in zip(chunks, begins.tolist(), strict=True)
+            if chunk.sequence.params.prompt_logprobs is not None and chunk.scored_positions
+        ]
+        if scored:
+            num_drawn = len(logit_rows)
+            logit_rows = np.concatenate([logit_rows, *scored])
+            order = np.argsort(logit_rows)
+            logit_rows, drawn = logit_rows[order], torch.from_numpy(order < num_drawn)
 
         num_decodes = sum(1 for chunk in chunks if chunk.num_tokens == 1 and chunk.start > 0)
         is_decode = (counts == 1) & (starts > 0)
@@ -86,7 +103,7 @@ class InputBatch:
             ],
         )
         return StepInputs(
-            torch.from_numpy(token_ids), torch.from_numpy(positions), torch.from_numpy((ends - 1)[samples]), attention
+            torch.from_numpy(token_ids), torch.from_numpy(positions), torch.from_numpy(logit_rows), attention, drawn
         )
 
     def _decode_groups(self, rows: np.ndarray, lengths: np.ndarray, token_rows: np.ndarray) -> list[DecodeGroup]:

@@ -14,6 +14,9 @@ from ascendd.engine.sched.queue import WaitingQueue
 from ascendd.engine.sequence import Sequence, SequenceStatus
 from ascendd.ipc.messages import FinishReason
 
+# Prompt tokens that a step scores at most: each needs a row of logits, 0.6 MB at a vocabulary of 150,000.
+MAX_SCORED_TOKENS = 128
+
 
 class Scheduler:
     """
@@ -41,6 +44,7 @@ class Scheduler:
         self._sequences: dict[int, Sequence] = {}
         self._num_arrived = 0
         self._step_seq = 0
+        self._num_scorable = MAX_SCORED_TOKENS
         self.num_preemptions = 0
 
     @property
@@ -70,7 +74,8 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Take a new sequence. Its id must be new; its tokens plus one must fit the whole pool."""
         assert sequence.seq_id not in self._sequences, f"sequence {sequence.seq_id} is known already"
-        assert self._kv.blocks_for(sequence.num_tokens + 1) <= self._kv.pool.num_blocks, "the sequence can never fit"
+        num_least = sequence.num_tokens + min(1, sequence.params.max_tokens)
+        assert self._kv.blocks_for(num_least) <= self._kv.pool.num_blocks, "the sequence can never fit"
         sequence.order = self._num_arrived
         self._num_arrived += 1
         self._sequences[sequence.seq_id] = sequence
@@ -105,14 +110,15 @@ class Scheduler:
         budget -= len(decodes)
         if decodes:
             budget = min(budget, self._decode_prefill_tokens)
+        self._num_scorable = MAX_SCORED_TOKENS
         for sequence in [seq for seq in self._running if not self._is_decode(seq)]:
             if budget == 0:
                 break
             if sequence.status is not SequenceStatus.RUNNING:
                 continue
-            num = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
-            if self._make_room(sequence, num, output, decodes, prefills):
-                prefills.append(ScheduledChunk(sequence, sequence.num_computed_tokens, num))
+            num = self._chunk_size(sequence, sequence.num_computed_tokens, budget)
+            if num and self._make_room(sequence, num, output, decodes, prefills):
+                prefills.append(self._chunk(sequence, num))
                 budget -= num
         if not output.num_preempted:
             self._admit_waiting(budget, prefills)
@@ -126,13 +132,14 @@ class Scheduler:
         Sequences aborted while the step ran are passed over. The order of events is that of the chunks.
         """
         events: list[TokenEvent] = []
-        token_ids = iter(result.token_ids)
+        drawn = iter(zip(result.token_ids, result.logprobs or [None] * len(result.token_ids), strict=True))
         for chunk in output.chunks:
             sequence = chunk.sequence
-            token_id = next(token_ids) if chunk.samples else None
+            token_id, logprobs = next(drawn) if chunk.samples else (None, None)
             if sequence.status is not SequenceStatus.RUNNING:
                 continue
             sequence.num_computed_tokens = chunk.start + chunk.num_tokens
+            sequence.num_scored_tokens += len(chunk.scored_positions)
             self._kv.publish(sequence)
             if token_id is None:
                 continue
@@ -141,7 +148,7 @@ class Scheduler:
             finish = sequence.append(token_id)
             if finish is not FinishReason.RUNNING:
                 self._finish(sequence, finish)
-            events.append(TokenEvent(sequence, token_id, finish, cached))
+            events.append(TokenEvent(sequence, token_id, finish, cached, logprobs))
         return events
 
     def check_integrity(self) -> None:
@@ -192,9 +199,9 @@ class Scheduler:
             if sequence is None:
                 return
             matched = self._kv.match_prefix(sequence)
-            if not self._kv.admit(sequence, matched, alone=not self._running):
+            num = self._chunk_size(sequence, len(matched) * self._kv.block_size, budget)
+            if num == 0 or not self._kv.admit(sequence, matched, alone=not self._running):
                 return
-            num = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
             self._waiting.pop()
             self._running.append(sequence)
             sequence.status = SequenceStatus.RUNNING
@@ -203,8 +210,23 @@ class Scheduler:
             # All of it is taken now, not only this chunk's: admission promised that the whole will fit.
             fitted = self._kv.allocate_slots(sequence, sequence.num_tokens)
             assert fitted, "admission promised room"
-            prefills.append(ScheduledChunk(sequence, sequence.num_computed_tokens, num))
+            prefills.append(self._chunk(sequence, num))
             budget -= num
+
+    def _chunk_size(self, sequence: Sequence, start: int, budget: int) -> int:
+        """Return how many tokens from `start` on the budget allows, and the number of tokens that a step may score."""
+        num = min(sequence.num_tokens - start, budget)
+        last_scored = sequence.num_prompt_tokens - 1
+        if sequence.params.prompt_logprobs is not None and sequence.num_scored_tokens < last_scored:
+            end = max(start, sequence.num_scored_tokens) + self._num_scorable
+            if end < last_scored:
+                num = min(num, end - start)
+        return num
+
+    def _chunk(self, sequence: Sequence, num: int) -> ScheduledChunk:
+        chunk = ScheduledChunk(sequence, sequence.num_computed_tokens, num)
+        self._num_scorable -= len(chunk.scored_positions)
+        return chunk
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         if sequence.status is SequenceStatus.RUNNING:
