@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -25,8 +26,8 @@ class TokenEntry(NamedTuple):
 
 
 def finite(logprob: float) -> float:
-    """Return `logprob` as JSON can write it; NaN becomes the least as well."""
-    return logprob if logprob > LEAST_LOGPROB else LEAST_LOGPROB
+    """Return `logprob` as JSON can write it; what is no number becomes the least as well."""
+    return logprob if LEAST_LOGPROB < logprob < math.inf else LEAST_LOGPROB
 
 
 class LogprobReport:
