@@ -64,7 +64,7 @@ class KVCacheManager:
         sequence.block_ids.extend(matched)
         sequence.num_computed_tokens = len(matched) * self.block_size
         sequence.num_published_blocks = len(matched)
-        if self.enable_prefix_caching:
+        if self.enable_prefix_caching and sequence.params.prompt_logprobs is None:
             self.num_prefix_queries += sequence.num_tokens
             self.num_prefix_hits += sequence.num_computed_tokens
         return True
