@@ -8,8 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import msgspec
+from msgspec import UNSET
 
-from ascendd.api.generation import Delta, Generation
+from ascendd.api.generation import Delta, Generation, WholeText
+from ascendd.api.logprobs import LogprobReport, joined
 from ascendd.api.protocol import (
     Answer,
     ChatChoice,
@@ -28,23 +30,24 @@ class AnswerForm(ABC):
     whole_object: str
     chunk_object: str
 
-    def __init__(self, model: str, *, include_usage: bool = False) -> None:
+    def __init__(self, model: str, report: LogprobReport, *, include_usage: bool = False) -> None:
+        self._report = report
         self.id = f"{self.prefix}-{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._model = model
         self._include_usage = include_usage
 
     @abstractmethod
-    def opening(self, generation: Generation) -> list[Answer]:
-        """Return the chunks that come before any token."""
+    def opening(self, generation: Generation, choice: int) -> list[Answer]:
+        """Return the chunks that come before any token of `choice`."""
 
     @abstractmethod
     def pieces(self, delta: Delta) -> list[Answer]:
         """Return the chunks of `delta`; the finish reason has one of its own."""
 
     @abstractmethod
-    def whole(self, generation: Generation, texts: Sequence[str]) -> Answer:
-        """Return the whole answer."""
+    def whole(self, generation: Generation, texts: Sequence[WholeText]) -> Answer:
+        """Return the whole answer of `texts`, one choice each."""
 
     def closing(self, usage: Usage) -> list[Answer]:
         """Return the usage chunk where it was asked for: no choices, but the key is there."""
@@ -73,33 +76,47 @@ class CompletionForm(AnswerForm):
     prefix = "cmpl"
     whole_object = chunk_object = "text_completion"
 
-    def __init__(self, model: str, *, include_usage: bool = False, echo: bool = False) -> None:
-        super().__init__(model, include_usage=include_usage)
+    def __init__(self, model: str, report: LogprobReport, *, include_usage: bool = False, echo: bool = False) -> None:
+        super().__init__(model, report, include_usage=include_usage)
         self._echo = echo
+        self._prompt_chars: dict[int, int] = {}
 
-    def opening(self, generation: Generation) -> list[Answer]:
-        """Return the prompts where they are to be echoed."""
+    def opening(self, generation: Generation, choice: int) -> list[Answer]:
+        """Return the prompt where it is to be echoed."""
         if not self._echo:
             return []
-        return [
-            self._chunk([CompletionChoice(index, generation.prompts[index // generation.num_samples].text)])
-            for index in range(generation.num_sequences)
-        ]
+        prompt = generation.prompts[choice // generation.num_samples]
+        self._prompt_chars[choice] = len(prompt.text)
+        logprobs = self._report.echo(prompt, generation.prompt_logprobs(choice))
+        return [self._chunk([CompletionChoice(choice, prompt.text, logprobs)])]
 
     def pieces(self, delta: Delta) -> list[Answer]:
         """Return the text, then the finish reason."""
-        chunks = [self._chunk([CompletionChoice(delta.choice, delta.text)])] if delta.text else []
+        chunks = []
+        if delta.text or delta.entries:
+            logprobs = self._report.completion(delta.entries, self._prompt_chars.get(delta.choice, 0))
+            chunks.append(self._chunk([CompletionChoice(delta.choice, delta.text, logprobs)]))
         if delta.finish_reason is not None:
             chunks.append(self._chunk([CompletionChoice(delta.choice, "", finish_reason=delta.finish_reason)]))
         return chunks
 
-    def whole(self, generation: Generation, texts: Sequence[str]) -> Answer:
-        """Return one choice per sequence, in the order of index."""
-        choices = []
-        for index, (text, reason) in enumerate(zip(texts, generation.finish_reasons, strict=True)):
-            echo = generation.prompts[index // generation.num_samples].text if self._echo else ""
-            choices.append(CompletionChoice(index, echo + text, finish_reason=reason))
-        return self._whole(choices, generation.usage)
+    def whole(self, generation: Generation, texts: Sequence[WholeText]) -> Answer:
+        """Return one choice per text, in the order of index."""
+        return self._whole([self._choice(generation, *item) for item in enumerate(texts)], generation.usage)
+
+    def _choice(self, generation: Generation, index: int, whole: WholeText) -> CompletionChoice:
+        prompt, scores = generation.prompts[whole.prompt], generation.prompt_logprobs(whole.sequence)
+        logprobs = self._report.completion(whole.entries, len(prompt.text) if self._echo else 0)
+        if self._echo:
+            logprobs = joined(self._report.echo(prompt, scores), logprobs)
+        prompt_logprobs = self._report.prompt(prompt, scores)
+        return CompletionChoice(
+            index,
+            (prompt.text if self._echo else "") + whole.text,
+            logprobs,
+            whole.finish_reason,
+            UNSET if prompt_logprobs is None else prompt_logprobs,
+        )
 
 
 class ChatForm(AnswerForm):
@@ -109,26 +126,28 @@ class ChatForm(AnswerForm):
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def opening(self, generation: Generation) -> list[Answer]:
-        """Return the role of each choice; later deltas do not repeat it."""
-        return [
-            self._chunk([ChatChunkChoice(index, ChatDelta(role="assistant", content=""))])
-            for index in range(generation.num_sequences)
-        ]
+    def opening(self, _generation: Generation, choice: int) -> list[Answer]:
+        """Return the role; later deltas do not repeat it."""
+        return [self._chunk([ChatChunkChoice(choice, ChatDelta(role="assistant", content=""))])]
 
     def pieces(self, delta: Delta) -> list[Answer]:
         """Return the text, then the finish reason with an empty delta."""
         chunks = []
-        if delta.text:
-            chunks.append(self._chunk([ChatChunkChoice(delta.choice, ChatDelta(content=delta.text))]))
+        if delta.text or delta.entries:
+            logprobs = self._report.chat(delta.entries)
+            chunks.append(self._chunk([ChatChunkChoice(delta.choice, ChatDelta(content=delta.text), logprobs)]))
         if delta.finish_reason is not None:
             chunks.append(self._chunk([ChatChunkChoice(delta.choice, ChatDelta(), finish_reason=delta.finish_reason)]))
         return chunks
 
-    def whole(self, generation: Generation, texts: Sequence[str]) -> Answer:
-        """Return one choice per sample."""
+    def whole(self, generation: Generation, texts: Sequence[WholeText]) -> Answer:
+        """Return one choice per text; the one prompt is told beside them."""
         choices = [
-            ChatChoice(index, ChatMessage(text), finish_reason=reason)
-            for index, (text, reason) in enumerate(zip(texts, generation.finish_reasons, strict=True))
+            ChatChoice(index, ChatMessage(whole.text), self._report.chat(whole.entries), whole.finish_reason)
+            for index, whole in enumerate(texts)
         ]
-        return self._whole(choices, generation.usage)
+        answer = self._whole(choices, generation.usage)
+        prompt_logprobs = self._report.prompt(generation.prompts[0], generation.prompt_logprobs(0))
+        if prompt_logprobs is not None:
+            answer.prompt_logprobs = prompt_logprobs
+        return answer

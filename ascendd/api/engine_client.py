@@ -32,6 +32,7 @@ from ascendd.ipc.messages import (
     SamplingParams,
     SequenceFailed,
     StepOutput,
+    TokenLogprobs,
 )
 from ascendd.telemetry.log import get_logger
 
@@ -42,12 +43,13 @@ _log = get_logger("api")
 
 
 class TokenEvent(NamedTuple):
-    """One token of the request's sequence number `choice`; `finish` is a FinishReason value."""
+    """One token of the request's sequence number `choice`, or NO_TOKEN; `finish` is a FinishReason value."""
 
     choice: int
     token_id: int
     finish: int
     num_cached: int
+    logprobs: TokenLogprobs | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class OutputStream:
         self._choice = {seq_id: choice for choice, seq_id in enumerate(seq_ids)}
         self._seq_ids = list(seq_ids)
         self._open = set(seq_ids)
+        self._prompt_logprobs: list[list[TokenLogprobs]] = [[] for _ in seq_ids]
         self._events: list[TokenEvent] = []
         self._wakeup = asyncio.Event()
         self._error: AscenddError | None = None
@@ -98,11 +101,21 @@ class OutputStream:
         if left:
             self._client.abort(left)
 
-    def put(self, seq_id: int, token_id: int, finish: int, num_cached: int) -> bool:
+    def prompt_logprobs(self, choice: int) -> list[TokenLogprobs]:
+        """Return those of sequence number `choice` that have come, from its second prompt token on."""
+        return self._prompt_logprobs[choice]
+
+    def put_prompt_logprobs(self, seq_id: int, logprobs: Sequence[TokenLogprobs]) -> None:
+        """Take the next ones of a prompt from the engine."""
+        self._prompt_logprobs[self._choice[seq_id]] += logprobs
+
+    def put(
+        self, seq_id: int, token_id: int, finish: int, num_cached: int, logprobs: TokenLogprobs | None = None
+    ) -> bool:
         """Take a token from the engine; return whether its sequence goes on."""
         if finish:
             self._open.discard(seq_id)
-        self._events.append(TokenEvent(self._choice[seq_id], token_id, finish, num_cached))
+        self._events.append(TokenEvent(self._choice[seq_id], token_id, finish, num_cached, logprobs))
         self._wakeup.set()
         if len(self._events) > self._max_queued:
             self.fail(RequestAborted(f"the client left {len(self._events)} tokens unread"))
@@ -225,12 +238,7 @@ class EngineClient:
 
     def _dispatch(self, message: DataMessage) -> None:
         if isinstance(message, StepOutput):
-            columns = list(zip(message.seq_ids, message.token_ids, message.finish, message.num_cached, strict=True))
-            for seq_id, token_id, finish, num_cached in columns:
-                stream = self._streams.get(seq_id)
-                # None: aborted in the very step that made this token.
-                if stream is not None and not stream.put(seq_id, token_id, finish, num_cached):
-                    self._streams.pop(seq_id, None)
+            self._take_step(message)
         elif isinstance(message, SequenceFailed):
             failed = self._streams.pop(message.seq_id, None)
             if failed is not None:
@@ -241,6 +249,20 @@ class EngineClient:
             _log.info("api.engine_attached", max_model_len=message.max_model_len, max_num_seqs=message.max_num_seqs)
         else:
             raise ProtocolMismatch(f"the engine sent {type(message).__name__}")
+
+    def _take_step(self, message: StepOutput) -> None:
+        seq_ids = message.seq_ids
+        logprobs: list[TokenLogprobs | None] = message.logprobs or [None] * len(seq_ids)
+        columns = list(zip(seq_ids, message.token_ids, message.finish, message.num_cached, logprobs, strict=True))
+        for seq_id, prompt_scores in message.prompt_logprobs.items():
+            stream = self._streams.get(seq_id)
+            if stream is not None:
+                stream.put_prompt_logprobs(seq_id, prompt_scores)
+        for seq_id, token_id, finish, num_cached, scores in columns:
+            stream = self._streams.get(seq_id)
+            # None: aborted in the very step that made this token.
+            if stream is not None and not stream.put(seq_id, token_id, finish, num_cached, scores):
+                self._streams.pop(seq_id, None)
 
     def _lose(self, reason: str) -> None:
         self.hello = None

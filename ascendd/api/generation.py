@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NamedTuple
 
 from ascendd.api.engine_client import EngineClient, NewSequence, OutputStream, TokenEvent
+from ascendd.api.logprobs import TokenEntry
 from ascendd.api.parameters import GenerationSpec
 from ascendd.api.prompts import Prompt
 from ascendd.api.protocol import PromptTokensDetails, Usage
-from ascendd.api.stop_strings import StopMatcher
+from ascendd.api.sequence_text import FINISH_REASONS, SequenceText
 from ascendd.api.tokenizer import ModelTokenizer
 from ascendd.errors import InternalError
-from ascendd.ipc.messages import FinishReason
+from ascendd.ipc.messages import NO_TOKEN, TokenLogprobs
 from ascendd.telemetry.metrics import MetricStore
-
-_FINISH = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
 
 
 class Delta(NamedTuple):
@@ -26,46 +26,18 @@ class Delta(NamedTuple):
     choice: int
     text: str
     finish_reason: str | None
+    entries: tuple[TokenEntry, ...] = ()
 
 
-class SequenceText:
-    """The text of one sequence: detokenized, cut at stop strings."""
+@dataclass
+class WholeText:
+    """All of one choice: made of sequence number `sequence` of prompt number `prompt`."""
 
-    def __init__(self, spec: GenerationSpec, tokenizer: ModelTokenizer) -> None:
-        self._spec = spec
-        self._detokenizer = tokenizer.detokenizer(skip_special_tokens=spec.skip_special_tokens)
-        self._matcher = StopMatcher(spec.stop_strings, include_in_output=spec.include_stop)
-        self.num_tokens = 0
-        self.finish_reason: str | None = None
-
-    def has_ended(self) -> bool:
-        """Whether no more text comes."""
-        return self.finish_reason is not None
-
-    def push(self, token_id: int, finish: int) -> str:
-        """Add a token and return the text it makes certain; sets `finish_reason` with the last one."""
-        self.num_tokens += 1
-        is_stop_text = token_id in self._spec.stop_texts and self.num_tokens > self._spec.min_tokens
-        ends_by_token = finish == FinishReason.STOP or is_stop_text
-        if not ends_by_token:
-            text = self._detokenizer.push(token_id)
-        elif not self._spec.include_stop:
-            text = ""
-        elif is_stop_text:
-            text = self._spec.stop_texts[token_id]
-        else:
-            text = self._detokenizer.push(token_id)
-        if ends_by_token or finish:
-            held = self._detokenizer.flush()
-            text = held + text if is_stop_text else text + held
-            self.finish_reason = "stop" if ends_by_token else _FINISH[FinishReason(finish)]
-        if self.num_tokens <= self._spec.min_tokens:
-            out = self._matcher.pass_through(text)
-        else:
-            out, stop_string = self._matcher.push(text)
-            if stop_string is not None:
-                self.finish_reason = "stop"
-        return out + self._matcher.flush() if self.finish_reason is not None else out
+    prompt: int
+    sequence: int
+    text: str = ""
+    finish_reason: str | None = None
+    entries: list[TokenEntry] = field(default_factory=list)
 
 
 class Generation:
@@ -82,10 +54,10 @@ class Generation:
         received_at: float,
     ) -> None:
         self.prompts = prompts
-        self.num_samples = spec.n
+        self.num_samples = spec.best_of
         self._spec = spec
         self._num_tokens = num_tokens
-        self._texts = [SequenceText(spec, tokenizer) for _ in range(len(prompts) * spec.n)]
+        self._texts = [SequenceText(spec, tokenizer) for _ in range(len(prompts) * spec.best_of)]
         self._num_cached = [0] * len(self._texts)
         self._stream: OutputStream | None = None
         self._metrics = metrics
@@ -95,7 +67,7 @@ class Generation:
 
     @property
     def num_sequences(self) -> int:
-        """Prompts x n."""
+        """Prompts x best_of, which is n unless more are made than are answered."""
         return len(self._texts)
 
     @property
@@ -122,7 +94,7 @@ class Generation:
             NewSequence(prompt.token_ids, self._spec.params_for(sample, max_tokens))
             for prompt, max_tokens in zip(self.prompts, self._num_tokens, strict=True)
             for sample in range(self.num_samples)
-            if max_tokens > 0
+            if max_tokens > 0 or self._spec.logprobs.scored_prompt is not None
         ]
         if not sequences:
             for text in self._texts:
@@ -143,6 +115,32 @@ class Generation:
         while None in self.finish_reasons:
             yield self._collect(await self._stream.next_events())
 
+    async def whole_texts(self) -> list[WholeText]:
+        """
+        Run to the end and return the choices in the order of their index.
+
+        Of more candidates than n the n with the highest sum of logprobs are chosen, the best first.
+        """
+        wholes = [WholeText(index // self.num_samples, index) for index in range(self.num_sequences)]
+        async for deltas in self.deltas():
+            for delta in deltas:
+                whole = wholes[delta.choice]
+                whole.text += delta.text
+                whole.entries += delta.entries
+                whole.finish_reason = delta.finish_reason
+        if self.num_samples == self._spec.n:
+            return wholes
+        chosen: list[WholeText] = []
+        for begin in range(0, self.num_sequences, self.num_samples):
+            candidates = wholes[begin : begin + self.num_samples]
+            candidates.sort(key=lambda whole: self._texts[whole.sequence].sum_of_logprobs, reverse=True)
+            chosen += candidates[: self._spec.n]
+        return chosen
+
+    def prompt_logprobs(self, sequence: int) -> list[TokenLogprobs]:
+        """Return those of a sequence's prompt, from the second token on; all are there once it has a Delta."""
+        return [] if self._stream is None else self._stream.prompt_logprobs(sequence)
+
     def __enter__(self) -> Generation:
         return self
 
@@ -154,18 +152,25 @@ class Generation:
 
     def _collect(self, events: Sequence[TokenEvent]) -> list[Delta]:
         pieces: dict[int, list[str]] = {}
+        entries: dict[int, list[TokenEntry]] = {}
         now = time.monotonic()
         for event in events:
             text = self._texts[event.choice]
             if text.has_ended():
                 continue  # tokens made before the engine heard of the stop string
-            if event.finish not in (FinishReason.RUNNING, FinishReason.STOP, FinishReason.LENGTH):
+            if event.finish and event.finish not in FINISH_REASONS:
                 raise InternalError("the engine gave this request up without a reason")
-            self._note_token(event, now)
-            pieces.setdefault(event.choice, []).append(text.push(event.token_id, event.finish))
+            if event.token_id != NO_TOKEN:
+                self._note_token(event, now)
+            piece, told = text.push(event.token_id, event.finish, event.logprobs)
+            pieces.setdefault(event.choice, []).append(piece)
+            entries.setdefault(event.choice, []).extend(told)
             if text.has_ended() and self._stream is not None:
                 self._stream.end(event.choice)
-        return [Delta(index, "".join(parts), self._texts[index].finish_reason) for index, parts in pieces.items()]
+        return [
+            Delta(index, "".join(parts), self._texts[index].finish_reason, tuple(entries[index]))
+            for index, parts in pieces.items()
+        ]
 
     def _note_token(self, event: TokenEvent, now: float) -> None:
         if self.first_token_s is None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ascendd.api.logit_fields import LogitSpec, LogprobSpec, Vocabulary, read_logit_fields
 from ascendd.api.protocol import SamplingFields
+from ascendd.api.ranges import check_count, check_token_id, integer, number
 from ascendd.errors import ContextLengthExceeded, InvalidRequest
 from ascendd.ipc.messages import EngineHello, SamplingParams
 
@@ -26,21 +27,10 @@ _SEED_BITS = 2**63
 
 # Fields that would change the answer and are not done here -> the values that change nothing. None always is one.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "prompt_logprobs": (),
-    "logit_bias": ({},),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
     "length_penalty": (1,),
-    "min_p": (0,),
     "typical_p": (1,),
-    "bad_words": ([],),
-    "allowed_token_ids": (),
     "suffix": ("",),
     "use_beam_search": (False,),
-    "best_of": (),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "functions": ([],),
@@ -72,8 +62,6 @@ def refuse_unsupported(raw: Mapping[str, Any]) -> None:
         value = raw.get(name)
         if value is None or any(_same(value, item) for item in neutral):
             continue
-        if name == "best_of" and _same(value, 1) and raw.get("n") in (None, 1):
-            continue
         raise InvalidRequest(
             f"`{name}` is not supported by this server; leave it out", param=name, openai_code="unsupported_parameter"
         )
@@ -88,6 +76,8 @@ class GenerationSpec:
     """How the sequences of one request are generated; `max_tokens` None means: up to the end of the context."""
 
     n: int
+    # Sequences made of each prompt, of which the best n are answered.
+    best_of: int
     max_tokens: int | None
     default_max_tokens: int | None
     temperature: float
@@ -103,6 +93,8 @@ class GenerationSpec:
     include_stop: bool
     skip_special_tokens: bool
     priority: int
+    logits: LogitSpec
+    logprobs: LogprobSpec
 
     def num_tokens_for(self, num_prompt_tokens: int, max_model_len: int, param: str) -> int:
         """
@@ -133,18 +125,29 @@ class GenerationSpec:
             stop_token_ids=(*self.stop_token_ids, *self.stop_texts),
             ignore_eos=self.ignore_eos,
             min_tokens=self.min_tokens,
+            min_p=self.logits.min_p,
+            presence_penalty=self.logits.presence_penalty,
+            frequency_penalty=self.logits.frequency_penalty,
+            repetition_penalty=self.logits.repetition_penalty,
+            logit_bias=dict(self.logits.logit_bias),
+            bad_words=self.logits.bad_words,
+            allowed_token_ids=self.logits.allowed_token_ids,
+            # Of several candidates the best is found by the logprobs of its tokens.
+            logprobs=0 if self.logprobs.output is None and self.best_of > self.n else self.logprobs.output,
+            prompt_logprobs=self.logprobs.scored_prompt,
         )
 
 
 def read_spec(
     fields: SamplingFields,
     bounds: EngineHello,
-    added_token_id: Callable[[str], int | None],
+    vocabulary: Vocabulary,
     *,
     max_tokens: int | None,
     default_max_tokens: int | None,
     allow_zero: bool = False,
     max_tokens_field: str = "max_tokens",
+    logprobs: LogprobSpec | None = None,
 ) -> GenerationSpec:
     """
     Check every sampling field and return the spec. Raises InvalidRequest that names field, value and rule.
@@ -152,11 +155,9 @@ def read_spec(
     `allow_zero` lets max_tokens be 0, for answers that only echo the prompt.
     """
     stop_strings = _stop_strings(fields.stop)
-    stop_texts = {token_id: text for text in stop_strings if (token_id := added_token_id(text)) is not None}
+    stop_texts = {token_id: text for text in stop_strings if (token_id := vocabulary.added_token_id(text)) is not None}
     stop_token_ids = fields.stop_token_ids or []
-    if len(stop_token_ids) > MAX_STOP_TOKEN_IDS:
-        raise InvalidRequest(f"`stop_token_ids` has {len(stop_token_ids)} ids, at most {MAX_STOP_TOKEN_IDS} are taken",
-                             param="stop_token_ids")  # fmt: skip
+    check_count("stop_token_ids", len(stop_token_ids), MAX_STOP_TOKEN_IDS, "ids")
     for token_id in stop_token_ids:
         check_token_id(token_id, bounds.vocab_size, "stop_token_ids")
     if fields.stream_options is not None and not fields.stream:
@@ -165,25 +166,27 @@ def read_spec(
         least = "at least 0" if allow_zero else "at least 1"
         raise InvalidRequest(f"`{max_tokens_field}` is {max_tokens}; it must be {least} and less than {_INT32}",
                              param=max_tokens_field)  # fmt: skip
-    min_tokens = _integer("min_tokens", fields.min_tokens, 0, 0, _INT32 - 1)
+    min_tokens = integer("min_tokens", fields.min_tokens, 0, 0, _INT32 - 1)
     if max_tokens is not None and min_tokens > max_tokens:
         raise InvalidRequest(f"`min_tokens` is {min_tokens}, more than `{max_tokens_field}` ({max_tokens})",
                              param="min_tokens")  # fmt: skip
-    temperature = _number("temperature", fields.temperature, 1.0, 0.0, MAX_TEMPERATURE)
-    top_p = _number("top_p", fields.top_p, 1.0, 0.0, 1.0)
+    temperature = number("temperature", fields.temperature, 1.0, 0.0, MAX_TEMPERATURE)
+    top_p = number("top_p", fields.top_p, 1.0, 0.0, 1.0)
     if top_p == 0:
         raise InvalidRequest(
             "`top_p` is 0; it must be more than 0 (for greedy text set `temperature` to 0)", param="top_p"
         )
-    top_k = _integer("top_k", fields.top_k, 0, -1, _INT32 - 1)
+    top_k = integer("top_k", fields.top_k, 0, -1, _INT32 - 1)
+    n = integer("n", fields.n, 1, 1, MAX_N)
     return GenerationSpec(
-        n=_integer("n", fields.n, 1, 1, MAX_N),
+        n=n,
+        best_of=_best_of(fields, n),
         max_tokens=max_tokens,
         default_max_tokens=default_max_tokens,
         temperature=0.0 if temperature < MIN_TEMPERATURE else temperature,
         top_p=top_p,
         top_k=max(0, top_k),
-        seed=None if fields.seed is None else _integer("seed", fields.seed, 0, -_INT64, _INT64 - 1) % _SEED_BITS,
+        seed=None if fields.seed is None else integer("seed", fields.seed, 0, -_INT64, _INT64 - 1) % _SEED_BITS,
         min_tokens=min_tokens,
         ignore_eos=bool(fields.ignore_eos),
         stop_strings=stop_strings,
@@ -191,17 +194,10 @@ def read_spec(
         stop_token_ids=tuple(dict.fromkeys(stop_token_ids)),
         include_stop=bool(fields.include_stop_str_in_output),
         skip_special_tokens=fields.skip_special_tokens is not False,
-        priority=_integer("priority", fields.priority, 0, -_INT32, _INT32 - 1),
+        priority=integer("priority", fields.priority, 0, -_INT32, _INT32 - 1),
+        logits=read_logit_fields(fields, vocabulary, bounds.vocab_size),
+        logprobs=logprobs or LogprobSpec(),
     )
-
-
-def check_token_id(token_id: int, vocab_size: int, param: str) -> None:
-    """Raise InvalidRequest unless the model's own vocabulary, not the tokenizer's, has `token_id`."""
-    if not 0 <= token_id < vocab_size:
-        raise InvalidRequest(
-            f"`{param}`: token id {token_id} is out of vocabulary; this model has ids 0 to {vocab_size - 1}",
-            param=param,
-        )
 
 
 def derived_seed(seed: int, sample: int) -> int:
@@ -212,10 +208,20 @@ def derived_seed(seed: int, sample: int) -> int:
     return int.from_bytes(digest, "little") % _SEED_BITS
 
 
+def _best_of(fields: SamplingFields, n: int) -> int:
+    best_of = integer("best_of", fields.best_of, n, 1, MAX_N)
+    if best_of < n:
+        raise InvalidRequest(f"`best_of` is {best_of}, less than `n` ({n})", param="best_of")
+    if fields.best_of is not None and best_of > 1 and fields.stream:
+        raise InvalidRequest(
+            f"`best_of` is {best_of}; with `stream` nobody can know yet which text is the best", param="best_of"
+        )
+    return best_of
+
+
 def _stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
     strings = [stop] if isinstance(stop, str) else (stop or [])
-    if len(strings) > MAX_STOP_STRINGS:
-        raise InvalidRequest(f"`stop` has {len(strings)} strings, at most {MAX_STOP_STRINGS} are taken", param="stop")
+    check_count("stop", len(strings), MAX_STOP_STRINGS, "strings")
     for text in strings:
         if not text:
             raise InvalidRequest("`stop` holds an empty string, which would match everywhere", param="stop")
@@ -223,22 +229,6 @@ def _stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
             raise InvalidRequest(f"`stop` holds a string of {len(text)} characters, at most {MAX_STOP_CHARS} are taken",
                                  param="stop")  # fmt: skip
     return tuple(dict.fromkeys(strings))
-
-
-def _integer(name: str, value: int | None, default: int, low: int, high: int) -> int:
-    if value is None:
-        return default
-    if not low <= value <= high:
-        raise InvalidRequest(f"`{name}` is {value}; it must be from {low} to {high}", param=name)
-    return value
-
-
-def _number(name: str, value: float | None, default: float, low: float, high: float) -> float:
-    if value is None:
-        return default
-    if not math.isfinite(value) or not low <= value <= high:
-        raise InvalidRequest(f"`{name}` is {value:g}; it must be from {low:g} to {high:g}", param=name)
-    return value
 
 
 def _same(value: Any, neutral: Any) -> bool:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ascendd.api.chat_template import RESERVED_NAMES, ChatTemplate
-from ascendd.api.parameters import check_token_id
 from ascendd.api.protocol import ChatRequest, CompletionRequest, Message
+from ascendd.api.ranges import check_count, check_token_id
 from ascendd.api.tokenizer import ModelTokenizer
 from ascendd.errors import InvalidRequest
 
@@ -20,10 +20,11 @@ _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant"
 
 @dataclass(frozen=True)
 class Prompt:
-    """One prompt; `text` is what an echo gives back."""
+    """One prompt; `text` is what an echo gives back, `pieces` each token's part of it where its logprobs are echoed."""
 
     token_ids: list[int]
     text: str
+    pieces: list[str] = field(default_factory=list)
 
 
 async def completion_prompts(request: CompletionRequest, tokenizer: ModelTokenizer, vocab_size: int) -> list[Prompt]:
@@ -31,11 +32,14 @@ async def completion_prompts(request: CompletionRequest, tokenizer: ModelTokeniz
     raw = read_prompts(request.prompt, vocab_size)
     add_special_tokens = request.add_special_tokens is not False
     num_chars = sum(len(item) for item in raw)
+    with_pieces = bool(request.echo) and request.logprobs not in (None, False)
 
     def encode_all() -> list[Prompt]:
         prompts = []
         for item in raw:
-            if isinstance(item, str):
+            if with_pieces:
+                prompts.append(_cut_prompt(item, tokenizer, add_special_tokens=add_special_tokens))
+            elif isinstance(item, str):
                 prompts.append(Prompt(tokenizer.encode(item, add_special_tokens=add_special_tokens), item))
             else:
                 prompts.append(Prompt(item, tokenizer.decode(item) if request.echo else ""))
@@ -46,6 +50,18 @@ async def completion_prompts(request: CompletionRequest, tokenizer: ModelTokeniz
         if not prompt.token_ids:
             raise InvalidRequest("`prompt` is empty: it has no tokens", param="prompt")
     return prompts
+
+
+def _cut_prompt(item: str | list[int], tokenizer: ModelTokenizer, *, add_special_tokens: bool) -> Prompt:
+    """Return a prompt with its pieces, which joined are its text."""
+    if isinstance(item, str):
+        token_ids, pieces = tokenizer.encode_pieces(item, add_special_tokens=add_special_tokens)
+        return Prompt(token_ids, item, pieces)
+    detokenizer = tokenizer.detokenizer(skip_special_tokens=False)
+    pieces = [detokenizer.push(token_id) for token_id in item]
+    if pieces:
+        pieces[-1] += detokenizer.flush()
+    return Prompt(item, "".join(pieces), pieces)
 
 
 def read_prompts(value: Any, vocab_size: int) -> list[str] | list[list[int]]:
@@ -61,10 +77,10 @@ def read_prompts(value: Any, vocab_size: int) -> list[str] | list[list[int]]:
     if not value:
         raise InvalidRequest("`prompt` is empty: the list has no items", param="prompt")
     if all(isinstance(item, str) for item in value):
-        _check_count(len(value))
+        check_count("prompt", len(value), MAX_PROMPTS, "prompts")
         return [_checked_text(item) for item in value]
     if isinstance(value[0], list):
-        _check_count(len(value))
+        check_count("prompt", len(value), MAX_PROMPTS, "prompts")
         return [_checked_ids(item, vocab_size) for item in value]
     return [_checked_ids(value, vocab_size)]
 
@@ -163,8 +179,3 @@ def _checked_ids(value: Any, vocab_size: int) -> list[int]:
     for token_id in value:
         check_token_id(token_id, vocab_size, "prompt")
     return value
-
-
-def _check_count(count: int) -> None:
-    if count > MAX_PROMPTS:
-        raise InvalidRequest(f"`prompt` has {count} prompts, at most {MAX_PROMPTS} are taken", param="prompt")

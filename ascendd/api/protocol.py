@@ -39,6 +39,15 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
     priority: int | None = None
+    best_of: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    bad_words: list[str] | None = None
+    allowed_token_ids: list[int] | None = None
+    prompt_logprobs: int | None = None
 
 
 class CompletionRequest(SamplingFields, kw_only=True):
@@ -46,6 +55,8 @@ class CompletionRequest(SamplingFields, kw_only=True):
 
     prompt: Any = None
     echo: bool | None = None
+    # A number of alternatives; false is how some clients of chats say: none.
+    logprobs: int | bool | None = None
 
 
 class Message(msgspec.Struct, kw_only=True):
@@ -66,6 +77,8 @@ class ChatRequest(SamplingFields, kw_only=True):
     max_completion_tokens: int | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
 
 
 class PromptTokensDetails(msgspec.Struct):
@@ -83,13 +96,62 @@ class Usage(msgspec.Struct):
     prompt_tokens_details: PromptTokensDetails
 
 
+class PromptLogprob(msgspec.Struct):
+    """How likely a token was at its place of the prompt, in vLLM's form."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
+
+
+class CompletionLogprobs(msgspec.Struct):
+    """
+    Columns with an entry for each token; joined, `tokens` are the text, in which they begin at `text_offset`.
+
+    The first token of an echoed prompt has no logprob.
+    """
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class TopLogprob(msgspec.Struct):
+    """One of the most likely tokens; `bytes` are its UTF-8, which may be part of a character."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChatTokenLogprob(msgspec.Struct):
+    """One token of a chat's answer and what else was likely."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct):
+    """The tokens of a chat's answer, the one that ended it included."""
+
+    content: list[ChatTokenLogprob]
+    refusal: None = None
+
+
 class CompletionChoice(msgspec.Struct):
     """One text, whole or a piece of it; index = prompt x n + sample."""
 
     index: int
     text: str
-    logprobs: None = None
+    logprobs: CompletionLogprobs | None = None
     finish_reason: str | None = None
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
 class ChatMessage(msgspec.Struct):
@@ -111,7 +173,7 @@ class ChatChoice(msgspec.Struct):
 
     index: int
     message: ChatMessage
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
 
 
@@ -120,7 +182,7 @@ class ChatChunkChoice(msgspec.Struct):
 
     index: int
     delta: ChatDelta
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
 
 
@@ -137,6 +199,7 @@ class Answer(msgspec.Struct, kw_only=True):
     model: str
     choices: list[CompletionChoice] | list[ChatChoice] | list[ChatChunkChoice]
     usage: Usage | UnsetType | None = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
 class ModelCard(msgspec.Struct, kw_only=True):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from aiohttp import web
 
 from ascendd.api.answers import ChatForm
+from ascendd.api.logit_fields import read_logprobs
+from ascendd.api.logprobs import LogprobReport
 from ascendd.api.parameters import read_spec, refuse_unsupported
 from ascendd.api.prompts import chat_prompt
 from ascendd.api.protocol import ChatRequest, convert, decode_object
@@ -22,18 +24,32 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     refuse_unsupported(raw)
     if raw.get("echo"):
         raise InvalidRequest("`echo` is for /v1/completions; leave it out", param="echo")
+    if body.top_logprobs and not body.logprobs:
+        raise InvalidRequest("`top_logprobs` needs `logprobs`: true", param="top_logprobs")
+    logprobs = read_logprobs(
+        (body.top_logprobs or 0) if body.logprobs else None,
+        "top_logprobs",
+        body.prompt_logprobs,
+        stream=bool(body.stream),
+        echo=False,
+    )
     newer = body.max_completion_tokens is not None
     spec = read_spec(
         body,
         bounds,
-        service.tokenizer.added_token_id,
+        service.tokenizer,
         max_tokens=body.max_completion_tokens if newer else body.max_tokens,
         default_max_tokens=None,
         max_tokens_field="max_completion_tokens" if newer else "max_tokens",
+        logprobs=logprobs,
     )
-    with service.admission.place(spec.n):
+    with service.admission.place(spec.best_of):
         prompt = await chat_prompt(body, service.tokenizer, service.template)
         num_tokens = [spec.num_tokens_for(len(prompt.token_ids), bounds.max_model_len, "messages")]
         options = body.stream_options
-        form = ChatForm(service.model_name, include_usage=options is not None and bool(options.include_usage))
+        form = ChatForm(
+            service.model_name,
+            LogprobReport(logprobs, service.tokenizer.token_bytes),
+            include_usage=options is not None and bool(options.include_usage),
+        )
         return await service.answer(request, form, [prompt], spec, num_tokens, stream=bool(body.stream))

@@ -133,23 +133,24 @@ class ApiService:
             generation.submit(self.engine, record.request_id, deadline)
             if stream:
                 return await self._stream(request, form, generation)
-            texts = [""] * generation.num_sequences
-            async for deltas in generation.deltas():
-                for delta in deltas:
-                    texts[delta.choice] += delta.text
-            body = _encode(form.whole(generation, texts))
+            body = _encode(form.whole(generation, await generation.whole_texts()))
         return web.Response(body=body, content_type="application/json")
 
     async def _stream(self, request: web.Request, form: AnswerForm, generation: Generation) -> web.StreamResponse:
         record = record_of(request)
         events = EventStream(request)
+        opened: set[int] = set()
         try:
             async for deltas in generation.deltas():
-                chunks = [chunk for delta in deltas for chunk in form.pieces(delta)]
+                chunks = []
+                for delta in deltas:
+                    if delta.choice not in opened:
+                        opened.add(delta.choice)
+                        chunks += form.opening(generation, delta.choice)
+                    chunks += form.pieces(delta)
                 if not events.started:
                     # Not sooner: what fails before the first token is answered with its own status.
                     await events.start({"X-Request-Id": record.request_id})
-                    chunks = form.opening(generation) + chunks
                 if chunks:
                     await events.send(*chunks)
             await events.send(*form.closing(generation.usage))

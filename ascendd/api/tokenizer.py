@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from ascendd.api.detokenizer import Detokenizer, Pieces
+from ascendd.api.token_bytes import TokenBytes, decoder_kinds
 from ascendd.errors import ModelNotFound, WeightsCorrupt
 
 # Shorter texts are encoded on the event loop: a hop to a thread costs more than they do.
@@ -43,6 +44,7 @@ class ModelTokenizer:
             special_ids=frozenset(token_id for token_id, token in added.items() if token.special),
             byte_ids=_byte_ids(tokenizer, vocab),
         )
+        self.token_bytes = TokenBytes(tokenizer)
         bos = self.special_texts.get("bos_token")
         self.bos_token_id: int | None = None if bos is None else tokenizer.token_to_id(bos)
         self._add_bos = config.get("add_bos_token")
@@ -69,12 +71,38 @@ class ModelTokenizer:
 
         Without `add_special_tokens` nothing is added; special texts inside of `text` become their ids either way.
         """
-        ids: list[int] = self._tokenizer.encode(
-            text, add_special_tokens=add_special_tokens and self._add_bos is not False
-        ).ids
-        if add_special_tokens and self._add_bos and self.bos_token_id is not None and ids[:1] != [self.bos_token_id]:
-            ids.insert(0, self.bos_token_id)
+        encoding = self._encode(text, add_special_tokens=add_special_tokens)
+        ids: list[int] = encoding.ids
+        if self._lacks_bos(ids, add_special_tokens=add_special_tokens):
+            ids.insert(0, self.bos_token_id)  # type: ignore[arg-type]
         return ids
+
+    def encode_pieces(self, text: str, *, add_special_tokens: bool) -> tuple[list[int], list[str]]:
+        """
+        Return the ids of `text` and the part of it that each stands for; joined, the parts are `text`.
+
+        A character of several tokens is with the first of them; tokens that were added have no part.
+        """
+        encoding = self._encode(text, add_special_tokens=add_special_tokens)
+        pieces: list[str] = []
+        cut = 0
+        for _, end in encoding.offsets:
+            pieces.append(text[cut:end])
+            cut = max(cut, end)
+        if pieces:
+            pieces[-1] += text[cut:]
+        ids: list[int] = encoding.ids
+        if self._lacks_bos(ids, add_special_tokens=add_special_tokens):
+            ids.insert(0, self.bos_token_id)  # type: ignore[arg-type]
+            pieces.insert(0, "")
+        return ids, pieces
+
+    def _encode(self, text: str, *, add_special_tokens: bool) -> Encoding:
+        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens and self._add_bos is not False)
+
+    def _lacks_bos(self, ids: list[int], *, add_special_tokens: bool) -> bool:
+        wanted = add_special_tokens and self._add_bos and self.bos_token_id is not None
+        return bool(wanted and ids[:1] != [self.bos_token_id])
 
     async def run(self, num_chars: int, work: Callable[[], T]) -> T:
         """Return `work()`, run in a thread where `num_chars` characters would keep the event loop too long."""
@@ -125,8 +153,7 @@ def _special_texts(config: dict[str, Any]) -> dict[str, str]:
 
 
 def _byte_ids(tokenizer: Tokenizer, vocab: dict[str, int]) -> frozenset[int]:
-    decoder = json.loads(tokenizer.to_str()).get("decoder") or {}
-    kinds = {decoder.get("type"), *(part.get("type") for part in decoder.get("decoders", ()))}
+    kinds = decoder_kinds(tokenizer)
     if "ByteFallback" not in kinds:
         return frozenset()
     return frozenset(token_id for piece, token_id in vocab.items() if _BYTE_PIECE.fullmatch(piece))

@@ -12,8 +12,18 @@ from ascendd.engine.kv.kv_cache_manager import KVCacheManager
 from ascendd.engine.sched.output import ModelRunnerOutput, SchedulerOutput, TokenEvent
 from ascendd.engine.sched.scheduler import Scheduler
 from ascendd.engine.sequence import Sequence
-from ascendd.errors import AscenddError, ContextLengthExceeded, DeadlineExceeded, InvalidRequest
-from ascendd.ipc.messages import AddSequence, Fault, SamplingParams, SequenceFailed, StepOutput
+from ascendd.engine.sequence_check import check_sequence
+from ascendd.errors import AscenddError, DeadlineExceeded, InvalidRequest
+from ascendd.ipc.messages import (
+    NO_TOKEN,
+    AddSequence,
+    Fault,
+    FinishReason,
+    SamplingParams,
+    SequenceFailed,
+    StepOutput,
+    TokenLogprobs,
+)
 from ascendd.telemetry.metrics import ENGINE_METRICS, MetricStore
 
 # Prompt tokens of a step in which somebody decodes, as a share of the budget: bounds the pause between two tokens.
@@ -55,6 +65,7 @@ class EngineCore:
         )
         self._seed_root = config.seed
         self._num_seeds = 0
+        self._failed: list[SequenceFailed] = []
         self._counted_preemptions = self._counted_queries = self._counted_hits = 0
         self.metrics.set("ascendd_engine_kv_blocks", config.num_blocks)
 
@@ -81,7 +92,9 @@ class EngineCore:
     def add(self, message: AddSequence) -> SequenceFailed | None:
         """Take a sequence in, or return why not: a request that slipped past the API must not end the process."""
         try:
-            self._check(message)
+            check_sequence(message, vocab_size=self._runner.vocab_size, max_model_len=self.config.max_model_len)
+            if self._scheduler.knows(message.seq_id):
+                raise InvalidRequest(f"sequence id {message.seq_id} is in use")
         except AscenddError as error:
             return SequenceFailed(message.seq_id, Fault.from_error(error))
         self._scheduler.add(
@@ -133,17 +146,31 @@ class EngineCore:
         started = self._clock()
         output = self._scheduler.schedule()
         events: list[TokenEvent] = []
+        prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
         if output.chunks:
-            events = self._scheduler.update_from_output(output, self._runner.execute(output))
-        self._observe(self._clock() - started, len(events))
-        if not events:
+            result = self._runner.execute(output)
+            events = self._scheduler.update_from_output(output, result)
+            prompt_logprobs = result.prompt_logprobs
+        self._failed += [_nothing_to_draw(event.sequence) for event in events if event.finish is FinishReason.ERROR]
+        events = [event for event in events if event.finish is not FinishReason.ERROR]
+        scored_only = sum(event.sequence.params.max_tokens == 0 for event in events)
+        self._observe(self._clock() - started, len(events) - scored_only)
+        if not events and not prompt_logprobs:
             return None
+        with_logprobs = any(event.logprobs is not None for event in events)
         return StepOutput(
             seq_ids=[event.sequence.seq_id for event in events],
-            token_ids=[event.token_id for event in events],
+            token_ids=[event.token_id if event.sequence.params.max_tokens else NO_TOKEN for event in events],
             finish=[int(event.finish) for event in events],
             num_cached=[event.num_cached_tokens for event in events],
+            logprobs=[event.logprobs for event in events] if with_logprobs else [],
+            prompt_logprobs=prompt_logprobs,
         )
+
+    def take_failed(self) -> list[SequenceFailed]:
+        """Return the sequences that ended in a step for want of a token that may be drawn; each is told once."""
+        failed, self._failed = self._failed, []
+        return failed
 
     def warm_up(self) -> None:
         """Run a prompt and two decodes through every layer, so that the first request pays for nothing."""
@@ -161,31 +188,6 @@ class EngineCore:
     def check_integrity(self) -> None:
         """Raise AssertionError where the block accounts do not add up; run whenever the engine becomes idle."""
         self._scheduler.check_integrity()
-
-    def _check(self, message: AddSequence) -> None:
-        length, limit = len(message.prompt_token_ids), self.config.max_model_len
-        if length == 0:
-            raise InvalidRequest("the prompt is empty", param="prompt")
-        if length >= limit:
-            raise ContextLengthExceeded(
-                f"the prompt has {length} tokens; the context of {limit} must hold it and at least one more",
-                openai_code="context_length_exceeded",
-                param="prompt",
-            )
-        vocab_size = self._runner.vocab_size
-        bad = next((token_id for token_id in message.prompt_token_ids if not 0 <= token_id < vocab_size), None)
-        if bad is not None:
-            raise InvalidRequest(
-                f"prompt token id {bad} is out of vocabulary; ids go from 0 to {vocab_size - 1}", param="prompt"
-            )
-        bad = next((token_id for token_id in message.params.stop_token_ids if not 0 <= token_id < vocab_size), None)
-        if bad is not None:
-            raise InvalidRequest(
-                f"stop_token_ids has {bad}, out of vocabulary; ids go from 0 to {vocab_size - 1}",
-                param="stop_token_ids",
-            )
-        if self._scheduler.knows(message.seq_id):
-            raise InvalidRequest(f"sequence id {message.seq_id} is in use")
 
     def _new_seed(self) -> int:
         if self._seed_root is None:
@@ -211,3 +213,12 @@ class EngineCore:
         self.metrics.set("ascendd_engine_kv_blocks_used", self._kv.pool.num_used_blocks)
         self.metrics.set("ascendd_engine_kv_usage_ratio", self._kv.usage)
         self.metrics.set("ascendd_engine_kv_fragmentation_ratio", self._scheduler.kv_fragmentation)
+
+
+def _nothing_to_draw(sequence: Sequence) -> SequenceFailed:
+    error = InvalidRequest(
+        f"no token is left to choose as token {sequence.num_output_tokens + 1} of the answer: `allowed_token_ids`, "
+        "`bad_words`, `min_tokens` and `logit_bias` together ban all of them",
+        param="allowed_token_ids",
+    )
+    return SequenceFailed(sequence.seq_id, Fault.from_error(error))

@@ -206,6 +206,8 @@ class EngineLoop:
         self._progress.end(self._core.num_running, self._core.num_waiting)
         if output is not None:
             self._send(output)
+        for failed in self._core.take_failed():
+            self._send(failed)
 
     def _send(self, message: EngineHello | SequenceFailed | object) -> None:
         if self._data is None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import Any
 
-from ascendd.ipc.messages import FinishReason, SamplingParams
+from ascendd.ipc.messages import NO_TOKEN, FinishReason, SamplingParams
 
 
 class SequenceStatus(enum.Enum):
@@ -26,6 +27,7 @@ class Sequence:
     `cache_key` names what besides the tokens decides their K and V or who may share them: an adapter, a tenant's salt.
     Sequences with different keys never share a block.
     Beyond `rope_switch_length` tokens all keys of the sequence, the earlier ones too, are rotated otherwise.
+    `num_scored_tokens` prompt tokens, from the second on, had their logprobs told; `sampling_state` is the sampler's.
     """
 
     seq_id: int
@@ -51,6 +53,8 @@ class Sequence:
     block_hashes: list[bytes] = field(default_factory=list, init=False)
     num_published_blocks: int = field(default=0, init=False)
     first_token_sent: bool = field(default=False, init=False)
+    num_scored_tokens: int = field(default=0, init=False)
+    sampling_state: Any = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.token_ids)
@@ -81,9 +85,13 @@ class Sequence:
         return (self.priority, self.order)
 
     def append(self, token_id: int) -> FinishReason:
-        """Take the sampled `token_id` and return why the sequence ends with it, or RUNNING."""
-        self.token_ids.append(token_id)
+        """Take the sampled `token_id` and return why the sequence ends with it, or RUNNING; NO_TOKEN is an ERROR."""
         params = self.params
+        if params.max_tokens == 0:
+            return FinishReason.LENGTH
+        if token_id == NO_TOKEN:
+            return FinishReason.ERROR
+        self.token_ids.append(token_id)
         if self.num_output_tokens >= params.min_tokens:
             if token_id in params.stop_token_ids:
                 return FinishReason.STOP

@@ -15,7 +15,9 @@ import msgspec
 
 from ascendd.errors import AscenddError, error_by_code
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
+# In StepOutput.token_ids: the sequence ends without a token, because max_tokens is 0.
+NO_TOKEN = -1
 
 
 class Message(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=True):
@@ -76,6 +78,11 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True):
 
     `temperature` 0 is greedy. `top_k` 0 and `top_p` 1.0 are off. `seed` None draws a fresh stream.
     `stop_token_ids` stop whatever `ignore_eos` says; the model's own EOS ids are known to the engine.
+    Presence and frequency penalty count output tokens, the repetition penalty prompt and output (1.0 is off).
+    `bad_words` are token sequences whose last token is banned where the output ends with the others; `logit_bias` is
+    added to the logits; of non-empty `allowed_token_ids` alone tokens are drawn.
+    `logprobs` is the number of alternatives told beside each drawn token, None tells nothing; `prompt_logprobs` the
+    same for each prompt token but the first. `max_tokens` may be 0 with it: only the prompt is scored.
     """
 
     max_tokens: int
@@ -86,6 +93,15 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True):
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     min_tokens: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
 
 # --- control link, supervisor -> child ---------------------------------------------------------------------------
@@ -247,18 +263,37 @@ class EngineHello(Message, frozen=True, tag="engine_hello"):
     max_num_seqs: int
 
 
+class TokenLogprobs(msgspec.Struct, array_like=True, gc=False, frozen=True):
+    """
+    How likely one token was under the model's own logits, before penalties, bias, bans and temperature.
+
+    `rank` is 1 for the most likely token. The alternatives are the most likely tokens, best first; the token itself is
+    among them only if it is one of those. Natural logarithms; -inf is possible.
+    """
+
+    logprob: float
+    rank: int
+    top_token_ids: list[int]
+    top_logprobs: list[float]
+
+
 class StepOutput(Message, frozen=True, tag="step_output"):
     """
     All that one step produced, in columns of equal length; a sequence appears at most once per step.
 
     `finish[i]` is a FinishReason value; the token that ended the sequence is in `token_ids` (EOS included).
     `num_cached[i]` is the number of prompt tokens served by the prefix cache (first token only, else 0).
+    `logprobs` is a column like the others where any of the sequences asked for it, else empty.
+    `prompt_logprobs` maps a sequence to those of its prompt tokens, from the second on, that the step has scored; all
+    have come by the sequence's first token.
     """
 
     seq_ids: list[int]
     token_ids: list[int]
     finish: list[int]
     num_cached: list[int]
+    logprobs: list[TokenLogprobs | None] = []
+    prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
 
 
 class SequenceFailed(Message, frozen=True, tag="sequence_failed"):

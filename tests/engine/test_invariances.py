@@ -10,6 +10,12 @@ PROMPTS = [
     for size in (3, 16, 17, 40, 70, 100)
 ]
 SAMPLED = {"temperature": 0.9, "top_p": 0.9, "seed": 11}
+# All that has a memory of the tokens before: penalties, bans and the bounds of length.
+PENALISED = {
+    "temperature": 0.9, "min_p": 0.02, "seed": 12, "presence_penalty": 0.5, "frequency_penalty": 0.3,
+    "repetition_penalty": 1.2, "logit_bias": {7: 2.0, 8: -5.0}, "bad_words": ((9,), (10, 11)), "min_tokens": 4,
+    "allowed_token_ids": tuple(range(3, 200)),
+}  # fmt: skip
 
 
 @pytest.fixture(params=["llama", "qwen2", "qwen3", "phi3", "deepseek_v2"])
@@ -17,7 +23,7 @@ def folder(request, tiny_model):
     return tiny_model(request.param)[0]
 
 
-@pytest.fixture(params=[{}, SAMPLED], ids=["greedy", "sampled"])
+@pytest.fixture(params=[{}, SAMPLED, PENALISED], ids=["greedy", "sampled", "penalised"])
 def alone(request, make_core, generate, folder):
     """Tokens of each prompt alone in an engine of its own size, and the parameters they were drawn with."""
     core = make_core(folder, max_num_blocks=64, enable_prefix_caching=False)

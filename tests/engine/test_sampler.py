@@ -20,9 +20,13 @@ def sequence(seed: int = 0, position: int = 5, *, eos: tuple[int, ...] = (), **p
     return Sequence(seq_id=seed, token_ids=[1] * position, params=sampling, seed=seed, eos_token_ids=frozenset(eos))
 
 
+def choose(row: torch.Tensor, one: Sequence) -> int:
+    """The id that is chosen for `one` from its row of logits."""
+    return Sampler(CpuKernels()).sample(row[None].clone(), [one])[0][0]
+
+
 def draw_many(logits: torch.Tensor, num: int = 4000, **params: object) -> Counter[int]:
-    sampler = Sampler(CpuKernels())
-    return Counter(sampler.sample(logits[None].clone(), [sequence(seed, **params)])[0] for seed in range(num))
+    return Counter(choose(logits, sequence(seed, **params)) for seed in range(num))
 
 
 def test_uniform_depends_on_seed_and_position_alone() -> None:
@@ -86,21 +90,20 @@ def test_greedy_and_sampled_rows_of_one_step_do_not_disturb_each_other() -> None
     logits = torch.randn(3, 50, generator=generator)
     logits[0, 10:] = -torch.inf
     sequences = [sequence(1, temperature=0.0), sequence(2, temperature=1.0), sequence(3, temperature=0.7, top_k=5)]
-    sampler = Sampler(CpuKernels())
-    together = sampler.sample(logits.clone(), sequences)
+    together, _ = Sampler(CpuKernels()).sample(logits.clone(), sequences)
 
-    assert together == [sampler.sample(logits[row : row + 1].clone(), [sequences[row]])[0] for row in range(3)]
+    assert together == [choose(logits[row], sequences[row]) for row in range(3)]
     assert together[0] < 10
 
 
 def test_min_tokens_holds_back_every_stop() -> None:
     """Neither an EOS id of the model nor a stop id of the request before min_tokens (case B18)."""
-    logits = torch.tensor([[0.0, 9.0, 8.0, 7.0, 1.0]])
+    logits = torch.tensor([0.0, 9.0, 8.0, 7.0, 1.0])
     early = sequence(temperature=0.0, eos=(1, 2), stop_token_ids=(3,), min_tokens=1)
 
-    assert Sampler(CpuKernels()).sample(logits.clone(), [early]) == [4]
+    assert choose(logits, early) == 4
     early.token_ids.append(4)
-    assert Sampler(CpuKernels()).sample(logits.clone(), [early]) == [1]
+    assert choose(logits, early) == 1
 
 
 @pytest.mark.parametrize("rows", [1, 5])

@@ -54,9 +54,9 @@ class KVCacheManager:
         """
         Return the published blocks that hold the beginning of `sequence`, without holding them.
 
-        The last token is always left to compute, because its logits are needed.
+        The last token is always left to compute, because its logits are needed; of a prompt that is scored, all are.
         """
-        if not self.enable_prefix_caching:
+        if not self.enable_prefix_caching or sequence.params.prompt_logprobs is not None:
             return []
         hashes = extend_hashes(sequence, self.block_size)
         matched: list[int] = []
@@ -84,7 +84,7 @@ class KVCacheManager:
         sequence.block_ids.extend(matched)
         sequence.num_computed_tokens = len(matched) * self.block_size
         sequence.num_published_blocks = len(matched)
-        if self.enable_prefix_caching:
+        if self.enable_prefix_caching and sequence.params.prompt_logprobs is None:
             self.num_prefix_queries += sequence.num_tokens
             self.num_prefix_hits += sequence.num_computed_tokens
         return True

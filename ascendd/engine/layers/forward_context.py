@@ -14,7 +14,7 @@ class ForwardContext:
     """
     `cos`, `sin` [num_tokens, 1, rotary_dim]; `kv_caches` one tensor a layer; `sample_rows` [num_samples] int64.
 
-    Models compute logits only for `sample_rows` of the flat batch, since no other row's are used.
+    Models compute logits only for `sample_rows` of the flat batch, ascending, since no other row's are used.
     """
 
     cos: torch.Tensor

@@ -30,12 +30,16 @@ class StepInputs:
     Tensors of one step on the CPU: `token_ids`, `rotary_rows`, `sample_rows` int64, and the attention context.
 
     `rotary_rows` holds each token's row of the rotary table, which is its position, or further down for long sequences.
+
+    `sample_rows` are the rows whose logits are wanted, ascending; `drawn` [sample_rows] bool says from which of them a
+    token is drawn, where that is not all of them: the others score prompt tokens.
     """
 
     token_ids: torch.Tensor
     rotary_rows: torch.Tensor
     sample_rows: torch.Tensor
     attention: AttentionContext
+    drawn: torch.Tensor | None = None
 
 
 class InputBatch:
@@ -72,6 +76,17 @@ class InputBatch:
         for chunk, begin, end in zip(chunks, begins.tolist(), ends.tolist(), strict=True):
             token_ids[begin:end] = chunk.sequence.token_ids[chunk.start : chunk.start + chunk.num_tokens]
         samples = np.fromiter((chunk.samples for chunk in chunks), dtype=bool, count=len(chunks))
+        logit_rows, drawn = (ends - 1)[samples], None
+        scored = [
+            np.arange(len(chunk.scored_positions)) + begin + chunk.scored_positions.start - chunk.start
+            for chunk, begin in zip(chunks, begins.tolist(), strict=True)
+            if chunk.sequence.params.prompt_logprobs is not None and chunk.scored_positions
+        ]
+        if scored:
+            num_drawn = len(logit_rows)
+            logit_rows = np.concatenate([logit_rows, *scored])
+            order = np.argsort(logit_rows)
+            logit_rows, drawn = logit_rows[order], torch.from_numpy(order < num_drawn)
 
         num_decodes = sum(1 for chunk in chunks if chunk.num_tokens == 1 and chunk.start > 0)
         is_decode = (counts == 1) & (starts > 0)
@@ -95,7 +110,7 @@ class InputBatch:
             is_long = np.fromiter((chunk.sequence.is_long for chunk in chunks), dtype=bool, count=len(chunks))
             rotary_rows = positions + np.repeat(is_long, counts) * self._long_offset
         return StepInputs(
-            torch.from_numpy(token_ids), torch.from_numpy(rotary_rows), torch.from_numpy((ends - 1)[samples]), attention
+            torch.from_numpy(token_ids), torch.from_numpy(rotary_rows), torch.from_numpy(logit_rows), attention, drawn
         )
 
     def _decode_groups(self, rows: np.ndarray, lengths: np.ndarray, token_rows: np.ndarray) -> list[DecodeGroup]:

@@ -19,6 +19,7 @@ from ascendd.engine.layers.rotary import RotaryTable
 from ascendd.engine.layers.weight_scope import WeightScope
 from ascendd.engine.models.registry import build_model
 from ascendd.engine.runner.input_batch import InputBatch
+from ascendd.engine.runner.logprobs import score_prompts
 from ascendd.engine.runner.profile_run import finish, profile_steps, scratch_blocks
 from ascendd.engine.runner.sampler import Sampler
 from ascendd.engine.sched.output import ModelRunnerOutput, SchedulerOutput
@@ -105,8 +106,13 @@ class ModelRunner:
         Raises the device's typed fault (DeviceOutOfMemory, ...) where the error is one of the device's.
         """
         try:
-            logits = self._forward(output)
-            return ModelRunnerOutput(self._sampler.sample(logits, [chunk.sequence for chunk in output.sampling_chunks]))
+            logits, drawn = self._forward(output)
+            prompt_logprobs = {}
+            if drawn is not None:
+                prompt_logprobs = score_prompts(logits[~drawn], output.chunks)
+                logits = logits[drawn]
+            token_ids, logprobs = self._sampler.sample(logits, [chunk.sequence for chunk in output.sampling_chunks])
+            return ModelRunnerOutput(token_ids, logprobs, prompt_logprobs)
         except AscenddError:
             raise
         except (RuntimeError, MemoryError) as error:
@@ -118,10 +124,12 @@ class ModelRunner:
     @torch.inference_mode()
     def logits(self, output: SchedulerOutput) -> torch.Tensor:
         """Return logits [num_samples, vocab] of a step without sampling, for comparison with a reference."""
-        return self._forward(output)
+        logits, drawn = self._forward(output)
+        return logits if drawn is None else logits[drawn]
 
-    def _forward(self, output: SchedulerOutput) -> torch.Tensor:
+    def _forward(self, output: SchedulerOutput) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return logits [rows, vocab], and which of the rows draw a token where not all do (StepInputs.drawn)."""
         inputs = self._batch.prepare(output.chunks)
         cos, sin = self._rotary.rows(inputs.rotary_rows)
         context = ForwardContext(cos, sin, self._kv_caches, inputs.attention, inputs.sample_rows)
-        return self._model.forward(inputs.token_ids, context)
+        return self._model.forward(inputs.token_ids, context), inputs.drawn

@@ -8,13 +8,18 @@ Forms for few cores: inverse CDF instead of an exponential race (12x), top-k bef
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from collections.abc import Sequence as Rows
 
 import numpy as np
 import torch
 
 from ascendd.device.base import Kernels
+from ascendd.engine.runner.logits_processors import changes_logits, process
+from ascendd.engine.runner.logprobs import token_logprobs
 from ascendd.engine.sequence import Sequence
+from ascendd.ipc.messages import NO_TOKEN, TokenLogprobs
 
 # Candidates looked at first for top_p alone; grown until they hold the mass asked for.
 _FIRST_CANDIDATES = 1024
@@ -24,15 +29,33 @@ _UINT64 = 2**64
 
 
 class Sampler:
-    """Splits rows by what they need, so that a greedy row never pays for a sampled neighbour."""
+    """Splits rows by what they need, so that a greedy row never pays for a neighbour that wants more."""
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
 
-    def sample(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> list[int]:
-        """Return one id per row. logits [rows, vocab] float32, overwritten; row i belongs to sequences[i]."""
-        for row, sequence in enumerate(sequences):
-            _hold_back_stops(logits[row], sequence)
+    def sample(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> tuple[list[int], list[TokenLogprobs | None]]:
+        """
+        Return one id per row, NO_TOKEN where every token is banned, and logprobs per row, or [] where none asked.
+
+        logits [rows, vocab] float32, overwritten; row i belongs to sequences[i].
+        """
+        changed = [row for row, sequence in enumerate(sequences) if changes_logits(sequence)]
+        told = [row for row, sequence in enumerate(sequences) if sequence.params.logprobs is not None]
+        # Logprobs are the model's own, so a row that is about to be changed is kept.
+        kept = {row: logits[row].clone() for row in set(told).intersection(changed)}
+        for row in changed:
+            process(logits[row], sequences[row])
+        token_ids = self._choose(logits, sequences)
+        for row in changed:
+            # Only bans make all of a row -inf, and then any choice is one of them.
+            if logits[row, token_ids[row]] == -torch.inf:
+                token_ids[row] = NO_TOKEN
+        if not told:
+            return token_ids, []
+        return token_ids, _tell(logits, kept, told, token_ids, sequences)
+
+    def _choose(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> list[int]:
         random_rows = [row for row, sequence in enumerate(sequences) if not _is_greedy(sequence)]
         if not random_rows:
             return self._kernels.greedy(logits)
@@ -56,28 +79,56 @@ def _is_greedy(sequence: Sequence) -> bool:
     return sequence.params.temperature < MIN_TEMPERATURE or sequence.params.top_k == 1
 
 
-def _hold_back_stops(row: torch.Tensor, sequence: Sequence) -> None:
-    params = sequence.params
-    if sequence.num_output_tokens < params.min_tokens:
-        stops = [*params.stop_token_ids, *(() if params.ignore_eos else sequence.eos_token_ids)]
-        row[stops] = -torch.inf
+def _tell(
+    logits: torch.Tensor,
+    kept: Mapping[int, torch.Tensor],
+    told: Rows[int],
+    token_ids: Rows[int],
+    sequences: Rows[Sequence],
+) -> list[TokenLogprobs | None]:
+    rows = [row for row in told if token_ids[row] != NO_TOKEN]
+    wanted = logits if len(rows) == len(sequences) and not kept else logits[rows]
+    for place, row in enumerate(rows):
+        if row in kept:
+            wanted[place] = kept[row]
+    numbers = [sequences[row].params.logprobs or 0 for row in rows]
+    column: list[TokenLogprobs | None] = [None] * len(sequences)
+    for row, entry in zip(rows, token_logprobs(wanted, [token_ids[row] for row in rows], numbers), strict=True):
+        column[row] = entry
+    return column
 
 
 def _draw(row: torch.Tensor, sequence: Sequence) -> int:
+    """
+    Return a token by temperature, then min_p, top_k and top_p, each over what the ones before it left.
+
+    min_p keeps the tokens with at least that share of the best one's probability, wherever they stand in the order.
+    """
     params = sequence.params
     scaled = row / params.temperature
     u = uniform(sequence.seed, sequence.num_tokens)
+    # In logits: log p >= log min_p + log p_max.
+    least = scaled.max() + math.log(params.min_p) if params.min_p > 0 else None
     if params.top_k == 0 and params.top_p >= 1.0:
+        if least is not None:
+            scaled.masked_fill_(scaled < least, -torch.inf)
         return _invert(torch.softmax(scaled, dim=-1), u)
     vocab = row.shape[0]
     num = min(params.top_k or _FIRST_CANDIDATES, vocab)
     while True:
         values, token_ids = scaled.topk(num)
-        if params.top_k:
+        if least is not None:
+            values = values[values >= least]
+        if params.top_k or len(values) < num:
+            # The candidates are all there is; what they left out has no share.
             probabilities = torch.softmax(values, dim=-1)
             break
-        probabilities = (values - scaled.logsumexp(dim=-1)).exp()
-        if num == vocab or float(probabilities.sum()) >= params.top_p:
+        if least is None:
+            probabilities = (values - scaled.logsumexp(dim=-1)).exp()
+            if num == vocab or float(probabilities.sum()) >= params.top_p:
+                break
+        elif num == vocab:
+            probabilities = torch.softmax(values, dim=-1)
             break
         num = min(num * 8, vocab)
     # A candidate stays while the mass before it is short of top_p; the first one always does.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ascendd.engine.sequence import Sequence
-from ascendd.ipc.messages import FinishReason
+from ascendd.ipc.messages import FinishReason, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,15 @@ class ScheduledChunk:
     def samples(self) -> bool:
         """Whether a token is drawn from the chunk's last position."""
         return self.start + self.num_tokens == self.sequence.num_tokens
+
+    @property
+    def scored_positions(self) -> range:
+        """Positions whose logits tell how likely the prompt token after them was, where that was asked and not told."""
+        sequence = self.sequence
+        if sequence.params.prompt_logprobs is None:
+            return range(0)
+        begin = max(self.start, sequence.num_scored_tokens)
+        return range(begin, min(self.start + self.num_tokens, sequence.num_prompt_tokens - 1))
 
 
 @dataclass(slots=True)
@@ -43,9 +52,15 @@ class SchedulerOutput:
 
 @dataclass(slots=True)
 class ModelRunnerOutput:
-    """One token id for each of `SchedulerOutput.sampling_chunks`, in their order."""
+    """
+    One token id for each of `SchedulerOutput.sampling_chunks`, in their order; NO_TOKEN where none may be drawn.
+
+    `logprobs` is empty or goes with `token_ids`; `prompt_logprobs` has an entry for each scored position of a sequence.
+    """
 
     token_ids: list[int]
+    logprobs: list[TokenLogprobs | None] = field(default_factory=list)
+    prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +71,4 @@ class TokenEvent:
     token_id: int
     finish: FinishReason
     num_cached_tokens: int
+    logprobs: TokenLogprobs | None = None

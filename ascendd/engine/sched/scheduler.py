@@ -15,6 +15,9 @@ from ascendd.engine.sched.queue import WaitingQueue
 from ascendd.engine.sequence import Sequence, SequenceStatus
 from ascendd.ipc.messages import FinishReason
 
+# Prompt tokens that a step scores at most: each needs a row of logits, 0.6 MB at a vocabulary of 150,000.
+MAX_SCORED_TOKENS = 128
+
 
 class Scheduler:
     """
@@ -76,7 +79,8 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Take a new sequence. Its id must be new; its tokens plus one must fit the whole pool."""
         assert sequence.seq_id not in self._sequences, f"sequence {sequence.seq_id} is known already"
-        assert self._kv.blocks_for(sequence.num_tokens + 1) <= self._kv.pool.num_blocks, "the sequence can never fit"
+        num_least = sequence.num_tokens + min(1, sequence.params.max_tokens)
+        assert self._kv.blocks_for(num_least) <= self._kv.pool.num_blocks, "the sequence can never fit"
         sequence.order = self._num_arrived
         self._num_arrived += 1
         self._sequences[sequence.seq_id] = sequence
@@ -109,9 +113,7 @@ class Scheduler:
         if decodes:
             budget = min(budget, self._decode_prefill_tokens)
         grants = self._divide_among_prompts(budget, may_admit=not output.num_preempted)
-        output.chunks = decodes + [
-            ScheduledChunk(sequence, sequence.num_computed_tokens, num) for sequence, num in grants.items() if num
-        ]
+        output.chunks = decodes + self._cut_to_scorable(grants)
         return output
 
     def update_from_output(self, output: SchedulerOutput, result: ModelRunnerOutput) -> list[TokenEvent]:
@@ -121,13 +123,14 @@ class Scheduler:
         Sequences aborted while the step ran are passed over. The order of events is that of the chunks.
         """
         events: list[TokenEvent] = []
-        token_ids = iter(result.token_ids)
+        drawn = iter(zip(result.token_ids, result.logprobs or [None] * len(result.token_ids), strict=True))
         for chunk in output.chunks:
             sequence = chunk.sequence
-            token_id = next(token_ids) if chunk.samples else None
+            token_id, logprobs = next(drawn) if chunk.samples else (None, None)
             if sequence.status is not SequenceStatus.RUNNING:
                 continue
             sequence.num_computed_tokens = chunk.start + chunk.num_tokens
+            sequence.num_scored_tokens += len(chunk.scored_positions)
             self._kv.publish(sequence)
             if token_id is None:
                 continue
@@ -138,7 +141,7 @@ class Scheduler:
                 self._finish(sequence, finish)
             elif sequence.num_tokens - 1 == sequence.rope_switch_length:
                 self._compute_again(sequence)
-            events.append(TokenEvent(sequence, token_id, finish, cached))
+            events.append(TokenEvent(sequence, token_id, finish, cached, logprobs))
         return events
 
     def check_integrity(self) -> None:
@@ -238,6 +241,17 @@ class Scheduler:
         assert fitted, "admission promised room"
         return True
 
+    def _cut_to_scorable(self, grants: dict[Sequence, int]) -> list[ScheduledChunk]:
+        """Make chunks of the grants, so short that together they score MAX_SCORED_TOKENS prompt tokens at most."""
+        num_scorable = MAX_SCORED_TOKENS
+        chunks: list[ScheduledChunk] = []
+        for sequence in sorted(grants, key=lambda seq: seq.queue_key):
+            num = min(grants[sequence], _num_until_scored(sequence, num_scorable))
+            if num:
+                chunks.append(ScheduledChunk(sequence, sequence.num_computed_tokens, num))
+                num_scorable -= len(chunks[-1].scored_positions)
+        return chunks
+
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         if sequence.status is SequenceStatus.RUNNING:
             self._running.remove(sequence)
@@ -247,3 +261,13 @@ class Scheduler:
         sequence.status = SequenceStatus.FINISHED
         sequence.finish_reason = reason
         del self._sequences[sequence.seq_id]
+
+
+def _num_until_scored(sequence: Sequence, num_scorable: int) -> int:
+    """Return how many tokens may be computed before more than `num_scorable` prompt tokens are scored."""
+    left = sequence.num_uncomputed_tokens
+    last_scored = sequence.num_prompt_tokens - 1
+    if sequence.params.prompt_logprobs is None or sequence.num_scored_tokens >= last_scored:
+        return left
+    end = max(sequence.num_computed_tokens, sequence.num_scored_tokens) + num_scorable
+    return left if end >= last_scored else min(left, end - sequence.num_computed_tokens)

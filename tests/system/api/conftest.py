@@ -24,6 +24,7 @@ from ascendd.errors import AscenddError, PeerClosed
 from ascendd.ipc.channel import BlockingChannel, socket_pair
 from ascendd.ipc.frames import encode_frame
 from ascendd.ipc.messages import (
+    NO_TOKEN,
     AbortSequences,
     AddSequence,
     AttachPeer,
@@ -41,6 +42,7 @@ from ascendd.ipc.messages import (
     SequenceFailed,
     Stats,
     StepOutput,
+    TokenLogprobs,
 )
 
 MODEL = "tiny"
@@ -84,6 +86,8 @@ class Script:
     die_at: int | None = None
     fault: AscenddError | None = None
     num_cached: int = 0
+    # Log probability of output token number 0, 1, ... and of prompt token number 1, 2, ...
+    logprob: Callable[[int], float] = lambda number: -0.25 * number
     # Whether the engine waits for `release` before the first token.
     held: bool = False
 
@@ -154,7 +158,7 @@ class FakeEngine:
             self.changed.notify_all()
 
     def _step(self) -> None:
-        out = StepOutput([], [], [], [])
+        out = StepOutput([], [], [], [], [], {})
         for seq_id, run in list(self._running.items()):
             script = run.script
             if script.held and not self.release.is_set():
@@ -168,7 +172,16 @@ class FakeEngine:
                 self._channel.send(SequenceFailed(seq_id, Fault.from_error(error)))
                 self._forget(seq_id)
                 continue
-            token_id = script.tokens[run.num_made % len(script.tokens)]
+            params = run.add.params
+            if params.prompt_logprobs is not None and run.num_made == 0:
+                out.prompt_logprobs[seq_id] = [
+                    self._scores(script, number, token_id, params.prompt_logprobs)
+                    for number, token_id in enumerate(run.add.prompt_token_ids)
+                ][1:]
+            token_id = script.tokens[run.num_made % len(script.tokens)] if params.max_tokens else NO_TOKEN
+            out.logprobs.append(
+                None if params.logprobs is None else self._scores(script, run.num_made, token_id, params.logprobs)
+            )
             run.num_made += 1
             finish = self._finish(run, token_id)
             out.seq_ids.append(seq_id)
@@ -178,6 +191,12 @@ class FakeEngine:
             if finish:
                 self._forget(seq_id)
         self._flush(out)
+
+    def _scores(self, script: Script, number: int, token_id: int, num_top: int) -> TokenLogprobs:
+        """The token is the second best; the others have ids and logprobs that follow."""
+        logprob = script.logprob(number)
+        top = [(token_id + offset) % self.hello.vocab_size for offset in (1, 0, *range(2, 20))][:num_top]
+        return TokenLogprobs(logprob, 2, top, [logprob + 0.5 - place / 2 for place in range(num_top)])
 
     def _finish(self, run: _Running, token_id: int) -> FinishReason:
         params = run.add.params

@@ -77,10 +77,10 @@ def test_models(api, client):
     [
         (openai.NotFoundError, {"model": "other"}),
         (openai.BadRequestError, {"max_tokens": 0}),
-        (openai.BadRequestError, {"logprobs": True}),
+        (openai.BadRequestError, {"top_logprobs": 21, "logprobs": True}),
         (openai.BadRequestError, {"messages": []}),
     ],
-    ids=["model", "max_tokens", "logprobs", "messages"],
+    ids=["model", "max_tokens", "top_logprobs", "messages"],
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_refusals_are_the_package_s_errors(api, client, kind, arguments, stream):

@@ -38,7 +38,7 @@ LONG = "the lazy dog " * 60
         ("B48", "completions", {"seed": 18446744073709551616}, "seed"),
         ("B48", "completions", {"max_tokens": 10**30}, "max_tokens"),
         ("B48", "completions", {"stop_token_ids": [2**70]}, "stop_token_ids"),
-        ("B53", "completions", {"best_of": 3, "n": 2}, "best_of"),
+        ("B53", "completions", {"best_of": 129}, "best_of"),
         ("B53", "completions", {"best_of": 1, "n": 2}, "best_of"),
         ("B53", "completions", {"best_of": 2, "stream": True}, "best_of"),
         ("B76", "completions", {"max_tokens": "ten"}, "max_tokens"),

@@ -1,7 +1,7 @@
 """
-Which test holds which known bug of OpenAI-compatible servers (case ids B01, B02, ...), as far as they are the API's.
+Which test holds which known bug of OpenAI-compatible servers (case ids B01, B02, ...), as far as they are the API's and the engine's.
 
-Cases of the engine, the supervisor and the logs are held where those are tested.
+Cases of the supervisor and the logs are held where those are tested.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ PARAMETERS, PROMPTS, GENERATION = (
     "unit/api/test_prompts.py",
     "unit/api/test_generation.py",
 )
+LOGPROBS, HTTP = "system/api/test_api_logprobs.py", "system/test_sampling_http.py"
+CHECK, INVARIANCES = "unit/engine/test_sequence_check.py", "engine/test_invariances.py"
+SCORES, PROCESSORS, SAMPLER = "engine/test_logprobs.py", "engine/test_logits_processors.py", "engine/test_sampler.py"
 FIELDS = f"{REFUSALS}::test_bad_field_is_400_and_the_engine_lives"
 
 CASES = {
@@ -37,23 +40,33 @@ CASES = {
     "B16": [f"{TEXT}::test_stop_strings", f"{PARAMETERS}::test_stop_that_is_a_special_token_becomes_its_id"],
     "B17": [f"{TEXT}::test_b17_ignore_eos_and_stop_ids_reach_the_engine"],
     "B18": [f"{TEXT}::test_b17_ignore_eos_and_stop_ids_reach_the_engine"],
-    "B20": [FIELDS],
-    "B21": [FIELDS],
-    "B22": [FIELDS],
-    "B24": [FIELDS],
-    "B25": [FIELDS, f"{PROMPTS}::test_bad_prompt_is_refused"],
+    "B20": [FIELDS, f"{CHECK}::test_bad_field_is_named_with_value_and_bound"],
+    "B21": [FIELDS, f"{CHECK}::test_bad_field_is_named_with_value_and_bound"],
+    "B22": [FIELDS, f"{PARAMETERS}::test_value_out_of_range_is_named"],
+    "B24": [FIELDS, f"{CHECK}::test_bad_prompt_is_refused"],
+    "B25": [FIELDS, f"{CHECK}::test_bad_field_is_named_with_value_and_bound", f"{PROMPTS}::test_bad_prompt_is_refused"],
     "B26": [FIELDS, f"{CHAT}::test_b88_one_bos", f"{PROMPTS}::test_empty_text_depends_on_the_tokenizer"],
     "B28": [FIELDS],
-    "B29": [f"{TEXT}::test_b29_b40_echo"],
+    "B29": [f"{TEXT}::test_b29_b40_echo", f"{LOGPROBS}::test_b29_prompt_alone_is_scored", f"{SCORES}::test_max_tokens_0_scores_a_prompt_that_fills_the_context"],
     "B30": [f"{TEXT}::test_b30_defaults_of_max_tokens"],
     "B31": [FIELDS, f"{REFUSALS}::test_b31_b33_long_prompt_is_explained"],
     "B32": [FIELDS, f"{PARAMETERS}::test_what_does_not_fit_is_refused_with_the_figures"],
     "B33": [f"{REFUSALS}::test_b31_b33_long_prompt_is_explained", "unit/api/test_tokenizer.py::test_file_that_truncates_is_overruled"],
+    "B34": [f"{LOGPROBS}::test_b34_chat_logprobs"],
+    "B36": [f"{LOGPROBS}::test_b36_echo_and_logprobs", "unit/api/test_logprobs.py::test_joined_tokens_are_the_text"],
+    "B37": [f"{LOGPROBS}::test_b37_infinite_logprob_is_json", "unit/api/test_logprobs.py::test_every_number_is_json"],
+    "B38": [f"{HTTP}::test_b38_echoed_logprobs_twice", f"{SCORES}::test_prompt_logprobs_of_any_schedule"],
     "B40": [f"{TEXT}::test_b29_b40_echo"],
+    "B41": [f"{INVARIANCES}::test_a_prefix_hit_does_not_change_tokens"],
+    "B42": [f"{INVARIANCES}::test_a_prefix_hit_does_not_change_tokens", f"{HTTP}::test_b42_b45_same_request_same_text"],
+    "B44": [f"{INVARIANCES}::test_preemption_does_not_change_tokens"],
+    "B45": [f"{INVARIANCES}::test_preemption_does_not_change_tokens"],
+    "B46": ["unit/engine/test_scheduler.py::test_long_prompts_larger_than_the_pool_together_finish_in_bounded_steps"],
     "B48": [FIELDS, f"{PARAMETERS}::test_value_out_of_range_is_named"],
-    "B49": [f"{TEXT}::test_b49_tiny_temperature_is_greedy"],
+    "B49": [f"{TEXT}::test_b49_tiny_temperature_is_greedy", f"{SAMPLER}::test_a_tiny_temperature_is_greedy"],
+    "B50": [f"{SAMPLER}::test_greedy_and_sampled_rows_of_one_step_do_not_disturb_each_other", f"{PROCESSORS}::test_no_token_left_is_told_and_neighbours_are_unharmed"],
     "B52": [f"{TEXT}::test_b52_two_samples"],
-    "B53": [FIELDS, f"{PARAMETERS}::test_what_is_not_done_is_refused"],
+    "B53": [FIELDS, f"{PARAMETERS}::test_value_out_of_range_is_named", f"{LOGPROBS}::test_b53_best_of_answers_the_likeliest"],
     "B54": [f"{REFUSALS}::test_b54_same_request_id_twice"],
     "B56": [f"{LIFE}::test_b55_b56_client_leaves", f"{GENERATION}::test_cancellation_that_comes_with_a_token_is_kept"],
     "B57": [f"{GENERATION}::test_late_events_are_ignored"],
@@ -75,6 +88,7 @@ CASES = {
     "B85": [f"{CHAT}::test_b85_b86_template_refuses"],
     "B86": [f"{CHAT}::test_b85_b86_template_refuses", f"{CHAT}::test_b86_no_template"],
     "B88": [f"{CHAT}::test_b88_one_bos"],
+    "B92": [f"{INVARIANCES}::test_chunk_size_does_not_change_tokens"],
     "B93": [f"{LIFE}::test_b93_slow_readers_are_cut_off", f"{GENERATION}::test_tokens_nobody_takes_are_bounded"],
     "B94": [f"{LIFE}::test_b55_b56_client_leaves"],
     "B98": [f"{REFUSALS}::test_b73_b98_no_key_and_no_prompt_in_log_or_process"],

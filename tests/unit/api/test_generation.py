@@ -62,7 +62,7 @@ def deadline_in(seconds: float) -> float:
 def generation_of(tokenizer: ModelTokenizer, metrics: MetricStore | None = None, **fields: Any) -> Generation:
     """A generation for one prompt of three tokens."""
     body = convert(fields, CompletionRequest)
-    spec = read_spec(body, HELLO, tokenizer.added_token_id, max_tokens=body.max_tokens, default_max_tokens=16)
+    spec = read_spec(body, HELLO, tokenizer, max_tokens=body.max_tokens, default_max_tokens=16)
     return Generation(
         [Prompt([5, 6, 7], "")],
         spec,

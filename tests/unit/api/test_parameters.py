@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ascendd.api.logit_fields import LogprobSpec, read_logprobs
 from ascendd.api.parameters import GenerationSpec, derived_seed, read_spec, refuse_unsupported
 from ascendd.api.protocol import ChatRequest, CompletionRequest, convert, decode_object
 from ascendd.errors import ContextLengthExceeded, InvalidRequest
@@ -15,13 +16,24 @@ VOCAB = 300
 BOUNDS = EngineHello("m", 128, VOCAB, (2,), 64, 16, 8)
 
 
+class LetterVocabulary:
+    """One id per character, 10 and up; <|end|> is an added token."""
+
+    def added_token_id(self, text: str) -> int | None:
+        return 7 if text == "<|end|>" else None
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        assert not add_special_tokens
+        return [ord(character) for character in text]
+
+
 def spec_of(*, allow_zero: bool = False, default: int | None = 16, **fields: Any) -> GenerationSpec:
     """The spec of a completion body with `fields`."""
     body = convert(fields, CompletionRequest)
     return read_spec(
         body,
         BOUNDS,
-        {"<|end|>": 7}.get,
+        LetterVocabulary(),
         max_tokens=body.max_tokens,
         default_max_tokens=default,
         allow_zero=allow_zero,
@@ -58,11 +70,35 @@ def spec_of(*, allow_zero: bool = False, default: int | None = 16, **fields: Any
         ({"stop": ["x"] * 17}, "stop"),
         ({"stop": ["x" * 257]}, "stop"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"logit_bias": {str(VOCAB): -100}}, "logit_bias"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias"),
+        ({"logit_bias": {"AI": -100}}, "logit_bias"),
+        ({"logit_bias": {"1.5": 1}}, "logit_bias"),
+        ({"logit_bias": {"9" * 5000: 1}}, "logit_bias"),
+        ({"logit_bias": {"5": 100.5}}, "logit_bias"),
+        ({"logit_bias": {str(number): 1 for number in range(1025)}}, "logit_bias"),
+        ({"allowed_token_ids": []}, "allowed_token_ids"),
+        ({"allowed_token_ids": [1, VOCAB]}, "allowed_token_ids"),
+        ({"bad_words": [""]}, "bad_words"),
+        ({"bad_words": ["a", " "]}, "bad_words"),
+        ({"bad_words": ["x" * 257]}, "bad_words"),
+        ({"bad_words": ["x"] * 257}, "bad_words"),
+        ({"bad_words": ["\ud800"]}, "bad_words"),
+        ({"bad_words": ["ž" + chr(VOCAB)]}, "bad_words"),
+        ({"min_p": 1.1}, "min_p"),
+        ({"presence_penalty": 2.1}, "presence_penalty"),
+        ({"frequency_penalty": -2.1}, "frequency_penalty"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"repetition_penalty": float("nan")}, "repetition_penalty"),
+        ({"best_of": 1, "n": 2}, "best_of"),
+        ({"best_of": 129}, "best_of"),
+        ({"best_of": 2, "stream": True}, "best_of"),
+        ({"best_of": 2, "n": 2, "stream": True}, "best_of"),
     ],
-    ids=repr,
+    ids=lambda value: repr(value)[:40],
 )
 def test_value_out_of_range_is_named(fields: dict[str, Any], param: str) -> None:
-    """B20, B28, B48, B76, B100: a value out of range is refused with its field, whatever its size."""
+    """B20, B21, B22, B25, B28, B48, B53, B76, B100: a value out of range is refused with its field, whatever its size."""
     with pytest.raises(InvalidRequest) as caught:
         spec_of(**fields)
 
@@ -140,6 +176,38 @@ def test_stop_that_is_a_special_token_becomes_its_id() -> None:
     assert spec.stop_strings == ("<|end|>", "x")
 
 
+def test_fields_reach_the_engine_s_parameters() -> None:
+    """Each field is one of SamplingParams; bad words are token sequences, with and without a space before them."""
+    fields = {"min_p": 0.1, "presence_penalty": 1, "frequency_penalty": -0.5, "repetition_penalty": 1.2}
+    params = spec_of(
+        **fields, logit_bias={"7": -100, "9": 2.5}, bad_words=["ab", " c"], allowed_token_ids=[5, 5, 6]
+    ).params_for(0, 4)
+
+    assert {name: getattr(params, name) for name in fields} == fields
+    assert params.logit_bias == {7: -100, 9: 2.5}
+    assert params.bad_words == ((97, 98), (32, 97, 98), (32, 99))
+    assert params.allowed_token_ids == (5, 6)
+    assert (params.logprobs, params.prompt_logprobs) == (None, None)
+
+
+def test_candidates_are_ranked_by_logprobs_that_nobody_asked_for() -> None:
+    """B53: best_of beyond n has the engine tell logprobs; best_of that is n does not."""
+    assert spec_of(best_of=3, n=2).params_for(0, 4).logprobs == 0
+    assert spec_of(best_of=2, n=2).params_for(0, 4).logprobs is None
+    assert spec_of(best_of=1, stream=True).best_of == 1
+
+
+def test_prompt_is_scored_for_echo_and_for_its_own_field() -> None:
+    """The engine is asked for the larger of both numbers, and for nothing without either."""
+    assert LogprobSpec(output=3, prompt=1, echo=True).scored_prompt == 3
+    assert LogprobSpec(output=3, echo=False).scored_prompt is None
+    assert LogprobSpec(prompt=0).scored_prompt == 0
+    with pytest.raises(InvalidRequest, match="stream"):
+        read_logprobs(None, "logprobs", 1, stream=True, echo=False)
+    with pytest.raises(InvalidRequest, match="from 0 to 20"):
+        read_logprobs(21, "top_logprobs", None, stream=False, echo=False)
+
+
 def test_samples_have_seeds_of_their_own() -> None:
     """B52: with a seed, sample 0 gets it and the others get fixed ones derived from it; all fit 63 bits."""
     spec = spec_of(seed=-1, n=3)
@@ -194,21 +262,6 @@ def test_echo_alone_may_have_no_tokens() -> None:
 @pytest.mark.parametrize(
     "raw",
     [
-        {"logit_bias": {"191222": -100}},
-        {"logit_bias": {"AI": -100}},
-        {"allowed_token_ids": [VOCAB]},
-        {"logprobs": True},
-        {"logprobs": 0},
-        {"logprobs": 1},
-        {"top_logprobs": 2},
-        {"presence_penalty": 0.5},
-        {"frequency_penalty": -1},
-        {"repetition_penalty": 1.1},
-        {"min_p": 0.1},
-        {"bad_words": [""]},
-        {"best_of": 3, "n": 2},
-        {"best_of": 1, "n": 2},
-        {"best_of": 2, "stream": True},
         {"response_format": {"type": "json_object"}},
         {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "not-a-type"}}}},
         {"tools": [{"type": "function", "function": {"name": "sub"}}], "tool_choice": "required"},
@@ -223,7 +276,7 @@ def test_echo_alone_may_have_no_tokens() -> None:
     ids=repr,
 )
 def test_what_is_not_done_is_refused(raw: dict[str, Any]) -> None:
-    """B21, B22, B25, B53, B81, B100: a field that would change the answer and is not done is a 400 that names it."""
+    """B81: a field that would change the answer and is not done is a 400 that names it."""
     with pytest.raises(InvalidRequest, match="is not supported") as caught:
         refuse_unsupported(raw)
 
@@ -233,13 +286,12 @@ def test_what_is_not_done_is_refused(raw: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "raw",
     [
-        {"logprobs": False, "top_logprobs": 0, "logit_bias": {}, "presence_penalty": 0, "frequency_penalty": 0.0},
         {"logprobs": None, "tools": None, "tool_choice": None, "response_format": None, "best_of": None},
-        {"repetition_penalty": 1.0, "min_p": 0, "bad_words": [], "best_of": 1, "n": 1, "suffix": ""},
+        {"length_penalty": 1, "typical_p": 1.0, "suffix": "", "use_beam_search": False},
         {"response_format": {"type": "text"}, "tools": [], "tool_choice": "auto", "modalities": ["text"]},
         {"user": "u", "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "some_future_field": 1},
     ],
-    ids=["zeros", "nulls", "neutral", "text only", "without effect"],
+    ids=["nulls", "neutral", "text only", "without effect"],
 )
 def test_neutral_and_unknown_values_pass(raw: dict[str, Any]) -> None:
     """Values that change nothing, and fields that are not known, are accepted."""
