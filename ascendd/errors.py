@@ -8,14 +8,15 @@ The error tree of the product, stdlib only.
     |- ProbeError         ProbeTimeout . ProbeParseError . ProbeUnavailable             exit 69
     |- HostError          ListenFailed . PermissionMissing . InsufficientHostMemory     exit 71
     |- ModelError         ModelNotFound . ModelUnsupported . WeightsCorrupt
-    |                     . PlanDoesNotFit . ConversionFailed                           exit 66
+    |                     . PlanDoesNotFit . ConversionFailed . AdapterInvalid          exit 66
     |- DeviceFault        DeviceUnavailable . DeviceLost . DeviceOutOfMemory
     |                     . DeviceEccError . GraphCaptureFailed                         exit 70
     |- EngineFault        EngineDead . EngineHung . WorkerLost . CollectiveTimeout
     |                     . SelfTestFailed . RestartsExhausted                          exit 70
     |- IpcError           PeerClosed . FrameTooLarge . ProtocolMismatch                 exit 70
     `- RequestError       InvalidRequest 400 . ContextLengthExceeded 400
-                          . AuthenticationFailed 401 . ModelUnknown 404
+                          . AuthenticationFailed 401 . ActionForbidden 403
+                          . ModelUnknown 404
                           . RouteUnknown 404 . MethodNotAllowed 405
                           . BodyTooLarge 413 . QueueFull 429 . RequestAborted 499
                           . InternalError 500 . EngineRestarting 503 . Draining 503
@@ -33,6 +34,7 @@ from typing import Iterator, Type
 # The `as` forms re-export: everyone imports errors from here.
 from ascendd.error_root import AscenddError as AscenddError, ExitCode as ExitCode
 from ascendd.request_errors import (
+    ActionForbidden as ActionForbidden,
     AuthenticationFailed as AuthenticationFailed,
     BodyTooLarge as BodyTooLarge,
     ContextLengthExceeded as ContextLengthExceeded,
@@ -191,6 +193,13 @@ class ConversionFailed(ModelError):
 
     code = "ASD-M06"
     default_remedy = "Run the same command again: finished files are kept in DST.partial and reused."
+
+
+class AdapterInvalid(ModelError):
+    """A LoRA adapter cannot be used with this model: its folder, its kind, its rank, a module or a shape."""
+
+    code = "ASD-M07"
+    default_remedy = "Check that the adapter was trained on this model and saved by PEFT in safetensors."
 
 
 class DeviceFault(AscenddError):

@@ -50,6 +50,15 @@ class AuthenticationFailed(RequestError):
     default_remedy = "Send `Authorization: Bearer KEY` with a key from the instance's key file."
 
 
+class ActionForbidden(RequestError):
+    """The configuration of the instance does not allow this to anybody who asks over HTTP."""
+
+    code = "ASD-R15"
+    http_status = 403
+    error_type = "permission_error"
+    default_remedy = "Change the setting that the message names, if it shall be allowed."
+
+
 class ModelUnknown(RequestError):
     """The request names a model that this instance does not serve."""
 

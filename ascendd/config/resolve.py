@@ -36,6 +36,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     rope_switch_length: int | None = None
     plan: MemoryPlan
     origins: dict[str, str]
+    # 0: LoRA is off.
+    max_loras: int = 0
+    max_lora_rank: int = 64
+    max_cpu_loras: int = 16
 
 
 def resolve(
@@ -106,6 +110,8 @@ def resolve(
         enable_prefix_caching=engine.enable_prefix_caching, enforce_eager=engine.enforce_eager,
         tensor_parallel_size=tp_size, num_threads=threads, seed=engine.seed,
         rope_switch_length=facts.rope_switch_length, plan=plan, origins=origins,
+        max_loras=engine.max_loras if lora_enabled(config) else 0, max_lora_rank=engine.max_lora_rank,
+        max_cpu_loras=engine.max_cpu_loras,
     )  # fmt: skip
 
 
@@ -115,6 +121,12 @@ def _check_block_size(block_size: int, device: DeviceFacts) -> None:
             f"$.engine.block_size = {block_size}: the kernels of {device.name} take blocks of "
             f"{', '.join(map(str, sorted(device.block_sizes)))} tokens; write one of these, or leave the key out",
         )
+
+
+def lora_enabled(config: InstanceConfig) -> bool:
+    """Whether adapters may be used: as written, else where there are any or any may be loaded."""
+    written = config.engine.enable_lora
+    return bool(config.model.adapters or config.model.adapter_root) if written is None else written
 
 
 def resolve_dtype(written: str, facts: ModelFacts, device: DeviceFacts) -> str:

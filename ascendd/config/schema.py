@@ -53,6 +53,13 @@ class MetricsSection(Section, frozen=True):
     port: Port = 9475
 
 
+class AdapterEntry(Section, frozen=True):
+    """A LoRA adapter in PEFT's folder format, loaded at start; `name` is how requests ask for it."""
+
+    name: str
+    path: str
+
+
 class ModelSection(Section, frozen=True):
     """The model: a folder written by `ascendd convert`, or a Hugging Face folder."""
 
@@ -61,6 +68,9 @@ class ModelSection(Section, frozen=True):
     name: str | None = None
     dtype: DType = "auto"
     max_model_len: Positive | None = None
+    adapters: list[AdapterEntry] = []
+    # The folder below which adapters may be loaded at run time; without it none may.
+    adapter_root: str | None = None
 
     def __post_init__(self) -> None:
         self._canonical("dtype")
@@ -94,6 +104,13 @@ class EngineSection(Section, frozen=True):
     # CPU threads of the engine; default: the cores this process may use.
     num_threads: Positive | None = None
     seed: Annotated[int, Meta(ge=0)] | None = None
+    # LoRA; default: on where model.adapters or model.adapter_root is set.
+    enable_lora: bool | None = None
+    # Different adapters in one step.
+    max_loras: Annotated[int, Meta(ge=1, le=128)] = 8
+    max_lora_rank: Annotated[int, Meta(ge=1, le=64)] = 64
+    # Adapters in host memory; the least recently used one makes room for another and is read again when asked for.
+    max_cpu_loras: Annotated[int, Meta(ge=1, le=128)] = 16
 
     def __post_init__(self) -> None:
         self._canonical("kv_cache_dtype")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import math
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -101,6 +103,7 @@ def validate(config: InstanceConfig) -> list[ConfigProblem]:
     low, high = config.recovery.backoff_min_s, config.recovery.backoff_max_s
     if low is not None and high is not None and low > high:
         add("$.recovery.backoff_min_s", low, f"is more than backoff_max_s ({high:g})", "")
+    problems += _adapter_problems(config)
     for section_name in config.__struct_fields__:
         section_value = getattr(config, section_name)
         for key in section_value.__struct_fields__:
@@ -108,6 +111,32 @@ def validate(config: InstanceConfig) -> list[ConfigProblem]:
             if isinstance(number, float) and not math.isfinite(number):
                 add(f"$.{section_name}.{key}", number, "is not a finite number", "")
     return problems
+
+
+def _adapter_problems(config: InstanceConfig) -> Iterator[ConfigProblem]:
+    model, engine = config.model, config.engine
+    seen: set[str] = set()
+    for index, adapter in enumerate(model.adapters):
+        path = f"$.model.adapters[{index}]"
+        if not adapter.name.strip() or not adapter.path.strip():
+            yield ConfigProblem(path, adapter.name, "needs a name and a path", "write {name: NAME, path: FOLDER}")
+        if adapter.name in seen:
+            yield ConfigProblem(f"{path}.name", adapter.name, "is the name of an earlier adapter", "give it another")
+        if adapter.name == model.name:
+            yield ConfigProblem(f"{path}.name", adapter.name, "is also model.name", "give it another")
+        seen.add(adapter.name)
+    if model.adapter_root is not None and not Path(model.adapter_root).is_absolute():
+        yield ConfigProblem("$.model.adapter_root", model.adapter_root, "is not an absolute path", "begin it with /")
+    if engine.enable_lora is False and (model.adapters or model.adapter_root):
+        hint = "remove it, or model.adapters and model.adapter_root"
+        yield ConfigProblem("$.engine.enable_lora", False, "contradicts the adapters of model", hint)
+    if engine.max_cpu_loras < engine.max_loras:
+        yield ConfigProblem(
+            "$.engine.max_cpu_loras",
+            engine.max_cpu_loras,
+            f"is less than max_loras ({engine.max_loras}), so a step's adapters would not fit host memory",
+            f"write {engine.max_loras} or more",
+        )
 
 
 def _is_host(host: str) -> bool:

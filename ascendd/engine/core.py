@@ -9,6 +9,7 @@ from typing import Protocol
 
 from ascendd.config.resolve import EngineConfig
 from ascendd.engine.kv.kv_cache_manager import KVCacheManager
+from ascendd.engine.lora.adapter_registry import AdapterRegistry
 from ascendd.engine.sched.output import ModelRunnerOutput, SchedulerOutput, TokenEvent
 from ascendd.engine.sched.scheduler import Scheduler
 from ascendd.engine.sequence import Sequence
@@ -38,6 +39,12 @@ class Runner(Protocol):
     def execute(self, output: SchedulerOutput) -> ModelRunnerOutput:
         """Compute the chunks and return a token for each that samples."""
 
+    def load_adapter(self, adapter_id: int, path: str) -> int:
+        """Read an adapter into host memory under `adapter_id` and return its bytes. Raises AdapterInvalid."""
+
+    def drop_adapter(self, adapter_id: int) -> None:
+        """Forget an adapter."""
+
 
 class EngineCore:
     """The engine without its process: sequences come in, one StepOutput comes out of each step."""
@@ -62,7 +69,9 @@ class EngineCore:
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
             decode_prefill_tokens=max(config.block_size, int(config.max_num_batched_tokens * DECODE_PREFILL_SHARE)),
+            max_adapters=config.max_loras,
         )
+        self._adapters = AdapterRegistry(runner, config.max_cpu_loras, config.model_name)
         self._seed_root = config.seed
         self._num_seeds = 0
         self._failed: list[SequenceFailed] = []
@@ -95,6 +104,9 @@ class EngineCore:
             check_sequence(message, vocab_size=self._runner.vocab_size, max_model_len=self.config.max_model_len)
             if self._scheduler.knows(message.seq_id):
                 raise InvalidRequest(f"sequence id {message.seq_id} is in use")
+            adapter_id, cache_key = 0, b""
+            if message.adapter:
+                adapter_id, cache_key = self._adapters.acquire(message.adapter, self._scheduler.adapter_ids)
         except AscenddError as error:
             return SequenceFailed(message.seq_id, Fault.from_error(error))
         self._scheduler.add(
@@ -106,6 +118,8 @@ class EngineCore:
                 eos_token_ids=self._eos_token_ids,
                 request_id=message.request_id,
                 priority=message.priority,
+                adapter_id=adapter_id,
+                cache_key=cache_key,
                 deadline_s=message.deadline_s,
                 max_model_len=self.config.max_model_len,
                 rope_switch_length=self.config.rope_switch_length,
@@ -113,6 +127,19 @@ class EngineCore:
         )
         self.metrics.inc("ascendd_engine_prompt_tokens_total", len(message.prompt_token_ids))
         return None
+
+    @property
+    def adapter_names(self) -> tuple[str, ...]:
+        """Names of the adapters that requests may use."""
+        return self._adapters.pool.names
+
+    def load_adapter(self, name: str, path: str) -> None:
+        """Load the adapter in folder `path` as `name`. Raises AdapterInvalid or QueueFull; what ran goes on."""
+        self._adapters.load(name, path, self._scheduler.adapter_ids)
+
+    def unload_adapter(self, name: str) -> None:
+        """Take `name` out; sequences that use it run to their end. Raises ModelUnknown."""
+        self._adapters.unload(name, self._scheduler.adapter_ids)
 
     def abort(self, seq_ids: list[int]) -> None:
         """Forget sequences at once; their blocks are free when this returns. Unknown and finished ids are ignored."""
@@ -208,6 +235,8 @@ class EngineCore:
         self._refresh_gauges()
 
     def _refresh_gauges(self) -> None:
+        if self._adapters.pool.is_draining:
+            self._adapters.collect(self._scheduler.adapter_ids)
         self.metrics.set("ascendd_engine_sequences_running", self._scheduler.num_running)
         self.metrics.set("ascendd_engine_sequences_waiting", self._scheduler.num_waiting)
         self.metrics.set("ascendd_engine_kv_blocks_used", self._kv.pool.num_used_blocks)

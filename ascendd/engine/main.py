@@ -19,19 +19,23 @@ from ascendd.config.schema import InstanceConfig
 from ascendd.engine.control_link import ControlLink
 from ascendd.engine.core import EngineCore
 from ascendd.engine.progress import StepProgress
-from ascendd.errors import ModelUnsupported, PeerClosed
+from ascendd.errors import AscenddError, ModelUnsupported, PeerClosed
 from ascendd.ipc.channel import BlockingChannel
 from ascendd.ipc.child import ChildArguments, receive_config, run_role
 from ascendd.ipc.messages import (
     AbortSequences,
+    AdapterResult,
     AddSequence,
     ControlMessage,
     DataMessage,
     EngineHello,
+    Fault,
+    LoadAdapter,
     Progress,
     Ready,
     Role,
     SequenceFailed,
+    UnloadAdapter,
 )
 from ascendd.telemetry import log
 
@@ -116,6 +120,8 @@ def load(
     core = EngineCore(engine_config, runner, facts.eos_token_ids)
     channel.send(Progress("warming up", 0.97))
     core.warm_up()
+    for adapter in config.model.adapters:
+        core.load_adapter(adapter.name, adapter.path)
     return engine_config, facts, core
 
 
@@ -137,15 +143,8 @@ class EngineLoop:
         self, core: EngineCore, config: EngineConfig, facts: ModelFacts, link: ControlLink, progress: StepProgress
     ) -> None:
         self._core = core
-        self._hello = EngineHello(
-            model_name=config.model_name,
-            max_model_len=config.max_model_len,
-            vocab_size=facts.vocab_size,
-            eos_token_ids=facts.eos_token_ids,
-            num_blocks=config.num_blocks,
-            block_size=config.block_size,
-            max_num_seqs=config.max_num_seqs,
-        )
+        self._config = config
+        self._facts = facts
         self._link = link
         self._progress = progress
         self._data: BlockingChannel[DataMessage] | None = None
@@ -174,7 +173,19 @@ class EngineLoop:
         while not self._link.links.empty():
             self._drop_link("replaced")
             self._data = BlockingChannel(self._link.links.get(), DataMessage)
-            self._send(self._hello)
+            self._send(self._hello())
+
+    def _hello(self) -> EngineHello:
+        return EngineHello(
+            model_name=self._config.model_name,
+            max_model_len=self._config.max_model_len,
+            vocab_size=self._facts.vocab_size,
+            eos_token_ids=self._facts.eos_token_ids,
+            num_blocks=self._config.num_blocks,
+            block_size=self._config.block_size,
+            max_num_seqs=self._config.max_num_seqs,
+            adapters=self._core.adapter_names,
+        )
 
     def _drop_link(self, why: str) -> None:
         """Close the data link; whoever asked for the open sequences is gone, weights and prefix cache stay."""
@@ -195,8 +206,23 @@ class EngineLoop:
                         self._send(failed)
                 elif isinstance(message, AbortSequences):
                     self._core.abort(message.seq_ids)
+                elif isinstance(message, (LoadAdapter, UnloadAdapter)):
+                    self._send(self._change_adapters(message))
         except PeerClosed:
             self._drop_link("peer closed")
+
+    def _change_adapters(self, message: LoadAdapter | UnloadAdapter) -> AdapterResult:
+        """Load or unload between two steps; what is wrong with an adapter is told, and harms nobody."""
+        fault = None
+        try:
+            if isinstance(message, LoadAdapter):
+                self._core.load_adapter(message.name, message.path)
+            else:
+                self._core.unload_adapter(message.name)
+        except AscenddError as error:
+            self._logger.warning("engine.adapter_refused", adapter=message.name, code=error.code, reason=error.message)
+            fault = Fault.from_error(error)
+        return AdapterResult(message.ticket, self._core.adapter_names, fault)
 
     def _step(self) -> None:
         for failed in self._core.expire():

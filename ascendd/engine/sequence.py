@@ -25,7 +25,8 @@ class Sequence:
     `seed` is final: the request's own, or one drawn when it arrived, so that a recomputed token is the same token.
     `order` is the arrival number; a preempted sequence keeps it and so its place in the queue.
     `cache_key` names what besides the tokens decides their K and V or who may share them: an adapter, a tenant's salt.
-    Sequences with different keys never share a block.
+    Sequences with different keys never share a block. `adapter_id` is 0 for the model as it is, else that of
+    the copy of a LoRA adapter in host memory; `num_overtakes` counts who took a place before it for want of a slot.
     Beyond `rope_switch_length` tokens all keys of the sequence, the earlier ones too, are rotated otherwise.
     `num_scored_tokens` prompt tokens, from the second on, had their logprobs told; `sampling_state` is the sampler's.
     """
@@ -40,6 +41,7 @@ class Sequence:
     deadline_s: float = 0.0
     order: int = 0
     cache_key: bytes = b""
+    adapter_id: int = 0
     max_model_len: int = 2**31
     rope_switch_length: int | None = None
 
@@ -55,6 +57,7 @@ class Sequence:
     first_token_sent: bool = field(default=False, init=False)
     num_scored_tokens: int = field(default=0, init=False)
     sampling_state: Any = field(default=None, init=False)
+    num_overtakes: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.token_ids)

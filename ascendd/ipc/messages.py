@@ -240,6 +240,23 @@ class AddSequence(Message, frozen=True, tag="add_sequence"):
     request_id: str = ""
     deadline_s: float = 0.0
     priority: int = 0
+    # Name of a LoRA adapter; empty for the model as it is.
+    adapter: str = ""
+
+
+class LoadAdapter(Message, frozen=True, tag="load_adapter"):
+    """Load the LoRA adapter in folder `path` as `name`; answered by AdapterResult with this `ticket`."""
+
+    ticket: int
+    name: str
+    path: str
+
+
+class UnloadAdapter(Message, frozen=True, tag="unload_adapter"):
+    """Take the adapter `name` out; sequences that use it run to their end. Answered by AdapterResult."""
+
+    ticket: int
+    name: str
 
 
 class AbortSequences(Message, frozen=True, tag="abort_sequences"):
@@ -261,6 +278,15 @@ class EngineHello(Message, frozen=True, tag="engine_hello"):
     num_blocks: int
     block_size: int
     max_num_seqs: int
+    adapters: tuple[str, ...] = ()
+
+
+class AdapterResult(Message, frozen=True, tag="adapter_result"):
+    """How LoadAdapter or UnloadAdapter number `ticket` went, and the names of all adapters now."""
+
+    ticket: int
+    adapters: tuple[str, ...]
+    fault: Fault | None = None
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True, gc=False, frozen=True):
@@ -307,4 +333,7 @@ ControlMessage = Union[
     Configure, AttachPeer, EngineState, RunSelfTest, Drain, Shutdown, MetricsSnapshot,
     Hello, Progress, Ready, Heartbeat, Stats, SelfTestDone, Drained, ChildFault,
 ]  # fmt: skip
-DataMessage = Union[AddSequence, AbortSequences, EngineHello, StepOutput, SequenceFailed]
+DataMessage = Union[
+    AddSequence, AbortSequences, LoadAdapter, UnloadAdapter,
+    EngineHello, AdapterResult, StepOutput, SequenceFailed,
+]  # fmt: skip

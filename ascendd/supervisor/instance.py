@@ -49,9 +49,14 @@ def run_instance(
 
 
 def complete(config: InstanceConfig) -> InstanceConfig:
-    """Return `config` with the model's path absolute and its name filled in, as every child shall see it."""
+    """Return `config` with the model's and its adapters' paths absolute and its name filled in, for every child."""
     path = Path(os.path.abspath(config.model.path))  # noqa: PTH100 - a link keeps its name: it may be the model's
-    model = msgspec.structs.replace(config.model, path=str(path), name=config.model.name or path.name)
+    adapters = [
+        msgspec.structs.replace(adapter, path=os.path.abspath(adapter.path))  # noqa: PTH100 - as above
+        for adapter in config.model.adapters
+    ]
+    name = config.model.name or path.name
+    model = msgspec.structs.replace(config.model, path=str(path), name=name, adapters=adapters)
     return msgspec.structs.replace(config, model=model)
 
 

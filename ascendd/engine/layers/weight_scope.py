@@ -25,8 +25,9 @@ class WeightScope:
     """
     Weights whose names begin with `prefix`.
 
-    `on_read` is told the bytes of each tensor taken, which is how loading shows progress. Peak memory is the model plus
-    one tensor, since every tensor is converted and packed before the next is read.
+    `on_read` is told the bytes of each tensor taken, which is how loading shows progress. `wrap_linear(name, linear)`
+    may put something around each packed projection, as LoRA does. Peak memory is the model plus one tensor, since every
+    tensor is converted and packed before the next is read.
     """
 
     def __init__(
@@ -35,17 +36,23 @@ class WeightScope:
         device: Device,
         dtype: torch.dtype,
         prefix: str = "",
+        *,
         on_read: Callable[[str, int], None] | None = None,
+        wrap_linear: Callable[[str, Linear], Linear] | None = None,
     ) -> None:
         self._source = source
         self.device = device
         self.dtype = dtype
         self._prefix = prefix
         self._on_read = on_read
+        self._wrap_linear = wrap_linear
 
     def child(self, name: str) -> WeightScope:
         """Return the scope below `name`."""
-        return WeightScope(self._source, self.device, self.dtype, f"{self._prefix}{name}.", self._on_read)
+        prefix = f"{self._prefix}{name}."
+        return WeightScope(
+            self._source, self.device, self.dtype, prefix, on_read=self._on_read, wrap_linear=self._wrap_linear
+        )
 
     def has(self, name: str) -> bool:
         """Whether a tensor of this name exists."""
@@ -62,4 +69,5 @@ class WeightScope:
     def linear(self, name: str) -> Linear:
         """Return the projection `name`, with its bias where there is one, packed for the device."""
         bias = self.tensor(f"{name}.bias") if self.has(f"{name}.bias") else None
-        return self.device.pack_linear(self.tensor(f"{name}.weight"), bias)
+        linear = self.device.pack_linear(self.tensor(f"{name}.weight"), bias)
+        return linear if self._wrap_linear is None else self._wrap_linear(self._prefix + name, linear)

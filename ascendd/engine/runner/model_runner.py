@@ -15,6 +15,7 @@ from ascendd.config.plan import kv_heads_per_rank
 from ascendd.config.resolve import EngineConfig
 from ascendd.device.base import Device, KVCacheSpec
 from ascendd.engine.layers.forward_context import ForwardContext
+from ascendd.engine.layers.lora import LoraLayers
 from ascendd.engine.layers.rotary import RotaryTable
 from ascendd.engine.layers.weight_scope import WeightScope
 from ascendd.engine.models.registry import build_model
@@ -23,7 +24,7 @@ from ascendd.engine.runner.logprobs import score_prompts
 from ascendd.engine.runner.profile_run import finish, profile_steps, scratch_blocks
 from ascendd.engine.runner.sampler import Sampler
 from ascendd.engine.sched.output import ModelRunnerOutput, SchedulerOutput
-from ascendd.errors import AscenddError
+from ascendd.errors import AdapterInvalid, AscenddError
 
 
 class ModelRunner:
@@ -50,7 +51,17 @@ class ModelRunner:
                 if on_progress is not None:
                     on_progress(min(1.0, done / max(1, weights.total_bytes)))
 
-            self._model = build_model(WeightScope(weights, device, dtype, on_read=count), facts)
+            self._lora: LoraLayers | None = None
+            if config.max_loras:
+                self._lora = LoraLayers(
+                    weights.layout,
+                    num_slots=config.max_loras,
+                    max_rank=config.max_lora_rank,
+                    dtype=dtype,
+                    device=device.torch_device(),
+                )
+            wrap = None if self._lora is None else self._lora.wrap
+            self._model = build_model(WeightScope(weights, device, dtype, on_read=count, wrap_linear=wrap), facts)
         self._rotary = RotaryTable(facts, config.max_model_len, dtype, device.torch_device())
         self._kv_spec = KVCacheSpec(
             num_layers=facts.num_layers,
@@ -121,6 +132,27 @@ class ModelRunner:
                 raise
             raise fault from error
 
+    def load_adapter(self, adapter_id: int, path: str) -> int:
+        """
+        Read the adapter in folder `path` into host memory under `adapter_id` and return its bytes.
+
+        Raises AdapterInvalid, also where LoRA is off, or DeviceOutOfMemory.
+        """
+        if self._lora is None:
+            raise AdapterInvalid("LoRA is off", remedy="Set engine.enable_lora: true, or list model.adapters.")
+        try:
+            return self._lora.load(adapter_id, Path(path))
+        except (RuntimeError, MemoryError) as error:
+            fault = self._device.classify_fault(error)
+            if fault is None:
+                raise
+            raise fault from error
+
+    def drop_adapter(self, adapter_id: int) -> None:
+        """Forget an adapter that no sequence uses."""
+        assert self._lora is not None
+        self._lora.drop(adapter_id)
+
     @torch.inference_mode()
     def logits(self, output: SchedulerOutput) -> torch.Tensor:
         """Return logits [num_samples, vocab] of a step without sampling, for comparison with a reference."""
@@ -130,6 +162,8 @@ class ModelRunner:
     def _forward(self, output: SchedulerOutput) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return logits [rows, vocab], and which of the rows draw a token where not all do (StepInputs.drawn)."""
         inputs = self._batch.prepare(output.chunks)
+        if self._lora is not None:
+            self._lora.set_step([(chunk.sequence.adapter_id, chunk.num_tokens) for chunk in output.chunks])
         cos, sin = self._rotary.rows(inputs.rotary_rows)
         context = ForwardContext(cos, sin, self._kv_caches, inputs.attention, inputs.sample_rows)
         return self._model.forward(inputs.token_ids, context), inputs.drawn

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ascendd.engine.sequence import Sequence
 
@@ -26,12 +26,14 @@ class WaitingQueue:
         self._alive[sequence.seq_id] = sequence
         heapq.heappush(self._heap, (sequence.queue_key, sequence.seq_id))
 
-    def peek(self) -> Sequence | None:
-        """Return the sequence to serve next, or None."""
+    def peek(self, allows: Callable[[Sequence], bool] | None = None) -> Sequence | None:
+        """Return the sequence to serve next, or None; with `allows`, the next one of those it holds for."""
         while self._heap:
             sequence = self._alive.get(self._heap[0][1])
             if sequence is not None:
-                return sequence
+                if allows is None or allows(sequence):
+                    return sequence
+                return min(filter(allows, self._alive.values()), key=lambda seq: seq.queue_key, default=None)
             heapq.heappop(self._heap)
         return None
 

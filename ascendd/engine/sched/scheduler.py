@@ -9,6 +9,7 @@ of long_prefill. The formulation is vLLM V1's; recompute is the only form of pre
 from __future__ import annotations
 
 from ascendd.engine.kv.kv_cache_manager import KVCacheManager
+from ascendd.engine.sched.adapter_limit import AdapterLimit
 from ascendd.engine.sched.long_prefill import first_share, passing
 from ascendd.engine.sched.output import ModelRunnerOutput, ScheduledChunk, SchedulerOutput, TokenEvent
 from ascendd.engine.sched.queue import WaitingQueue
@@ -34,12 +35,14 @@ class Scheduler:
         max_num_seqs: int,
         max_num_batched_tokens: int,
         decode_prefill_tokens: int | None = None,
+        max_adapters: int = 0,
     ) -> None:
         assert max_num_batched_tokens >= max_num_seqs, "a full batch could not decode"
         self._kv = kv
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
         self._decode_prefill_tokens = min(decode_prefill_tokens or max_num_batched_tokens, max_num_batched_tokens)
+        self._adapter_limit = AdapterLimit(max_adapters)
         self._waiting = WaitingQueue()
         self._running: list[Sequence] = []
         self._sequences: dict[int, Sequence] = {}
@@ -71,6 +74,11 @@ class Scheduler:
     def seq_ids(self) -> list[int]:
         """Ids of all sequences that have not ended."""
         return list(self._sequences)
+
+    @property
+    def adapter_ids(self) -> frozenset[int]:
+        """Adapters of all sequences that have not ended."""
+        return frozenset(sequence.adapter_id for sequence in self._sequences.values()) - {0}
 
     def knows(self, seq_id: int) -> bool:
         """Whether a sequence of this id has not ended."""
@@ -155,6 +163,7 @@ class Scheduler:
             "a sequence is neither running nor waiting"
         )
         assert all(not sequence.block_ids for sequence in self._waiting), "a waiting sequence holds blocks"
+        self._adapter_limit.check(self._running)
 
     def _make_room(self, sequence: Sequence, output: SchedulerOutput, decodes: list[ScheduledChunk]) -> bool:
         """Allocate a slot for the newest token, preempting the newest of the lowest priority until it fits."""
@@ -190,7 +199,9 @@ class Scheduler:
             return grants
         prompts = [seq for seq in self._running if seq.num_uncomputed_tokens > 1]
         prompts.sort(key=lambda seq: seq.queue_key)
-        head = self._waiting.peek() if may_admit else None
+        allows = self._adapter_limit.allows
+        self._adapter_limit.begin(self._running, self._waiting)
+        head = self._waiting.peek(allows) if may_admit else None
         if head is not None and (not prompts or head.queue_key < prompts[0].queue_key):
             # Where the first of all does not fit nobody passes it, else it could wait for ever.
             may_admit = self._admit(head)
@@ -206,6 +217,8 @@ class Scheduler:
                 if left == 0:
                     break
                 if sequence.status is SequenceStatus.WAITING:
+                    if not allows(sequence):
+                        continue
                     may_admit = may_admit and self._admit(sequence)
                     if not may_admit:
                         continue
@@ -216,7 +229,7 @@ class Scheduler:
         budget -= grants[first]
         # What the first leaves goes on in order of service, to those under way before those that wait.
         while budget > 0:
-            following = prompts.pop(0) if prompts else self._waiting.peek() if may_admit else None
+            following = prompts.pop(0) if prompts else self._waiting.peek(allows) if may_admit else None
             if following is None or (following.status is SequenceStatus.WAITING and not self._admit(following)):
                 break
             num = min(following.num_uncomputed_tokens - grants.get(following, 0), budget)
@@ -233,6 +246,7 @@ class Scheduler:
             return False
         self._waiting.remove(sequence.seq_id)
         self._running.append(sequence)
+        self._adapter_limit.admitted(sequence, self._waiting)
         sequence.status = SequenceStatus.RUNNING
         if not sequence.first_token_sent:
             sequence.num_cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
