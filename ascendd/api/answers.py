@@ -34,7 +34,7 @@ class AnswerForm(ABC):
         self._report = report
         self.id = f"{self.prefix}-{uuid.uuid4().hex}"
         self._created = int(time.time())
-        self._model = model
+        self.model = model
         self._include_usage = include_usage
 
     @abstractmethod
@@ -54,7 +54,7 @@ class AnswerForm(ABC):
         return [msgspec.structs.replace(self._chunk([]), usage=usage)] if self._include_usage else []
 
     def _chunk(self, choices: list[CompletionChoice] | list[ChatChunkChoice]) -> Answer:
-        chunk = Answer(id=self.id, object=self.chunk_object, created=self._created, model=self._model, choices=choices)
+        chunk = Answer(id=self.id, object=self.chunk_object, created=self._created, model=self.model, choices=choices)
         if self._include_usage:
             chunk.usage = None
         return chunk
@@ -64,7 +64,7 @@ class AnswerForm(ABC):
             id=self.id,
             object=self.whole_object,
             created=self._created,
-            model=self._model,
+            model=self.model,
             choices=choices,
             usage=usage,
         )

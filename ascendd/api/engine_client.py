@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ascendd.api.adapter_client import AdapterClient, Order
 from ascendd.errors import (
     AscenddError,
     DeadlineExceeded,
@@ -26,6 +27,7 @@ from ascendd.errors import (
 from ascendd.ipc.channel import AsyncChannel
 from ascendd.ipc.messages import (
     AbortSequences,
+    AdapterResult,
     AddSequence,
     DataMessage,
     EngineHello,
@@ -58,6 +60,7 @@ class NewSequence:
 
     prompt_token_ids: list[int]
     params: SamplingParams
+    adapter: str = ""
 
 
 class OutputStream:
@@ -137,7 +140,8 @@ class OutputStream:
 class EngineClient:
     """Owns the data link and knows which request each sequence id belongs to."""
 
-    def __init__(self) -> None:
+    def __init__(self, adapters: Sequence[str] = (), adapter_timeout_s: float = 600.0) -> None:
+        self.adapters = AdapterClient(self._send_order, adapters, adapter_timeout_s)
         self._channel: AsyncChannel[DataMessage] | None = None
         self._reader: asyncio.Task[None] | None = None
         self._streams: dict[int, OutputStream] = {}
@@ -197,7 +201,11 @@ class EngineClient:
         try:
             for seq_id, new in zip(seq_ids, sequences, strict=True):
                 self._streams[seq_id] = stream
-                channel.send(AddSequence(seq_id, new.prompt_token_ids, new.params, request_id, deadline, priority))
+                channel.send(
+                    AddSequence(
+                        seq_id, new.prompt_token_ids, new.params, request_id, deadline, priority, adapter=new.adapter
+                    )
+                )
         except PeerClosed as error:
             for seq_id in seq_ids:
                 self._streams.pop(seq_id, None)
@@ -218,6 +226,14 @@ class EngineClient:
         for stream in set(self._streams.values()):
             stream.fail(error)
             stream.close()
+
+    def _send_order(self, order: Order) -> None:
+        if self._channel is None:
+            raise EngineRestarting("the engine is not connected")
+        try:
+            self._channel.send(order)
+        except PeerClosed as error:
+            raise EngineRestarting("the engine went away") from error
 
     async def _read(self, channel: AsyncChannel[DataMessage]) -> None:
         try:
@@ -244,9 +260,12 @@ class EngineClient:
             if failed is not None:
                 failed.fail(message.fault.to_error(), ended_ids=(message.seq_id,))
         elif isinstance(message, EngineHello):
+            self.adapters.attached(message.adapters)
             self.hello = message
             self._attached.set()
             _log.info("api.engine_attached", max_model_len=message.max_model_len, max_num_seqs=message.max_num_seqs)
+        elif isinstance(message, AdapterResult):
+            self.adapters.take(message)
         else:
             raise ProtocolMismatch(f"the engine sent {type(message).__name__}")
 
@@ -267,6 +286,7 @@ class EngineClient:
     def _lose(self, reason: str) -> None:
         self.hello = None
         self._attached.clear()
+        self.adapters.lost(reason)
         streams, self._streams = self._streams, {}
         for stream in set(streams.values()):
             error = EngineRestarting(f"{reason} before this request was finished; it is being restarted")

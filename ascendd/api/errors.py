@@ -8,6 +8,7 @@ import msgspec
 from aiohttp import web
 
 from ascendd.errors import (
+    AdapterInvalid,
     AscenddError,
     AuthenticationFailed,
     BodyTooLarge,
@@ -31,6 +32,8 @@ def as_request_error(error: BaseException) -> RequestError:
     """
     if isinstance(error, RequestError):
         return error
+    if isinstance(error, AdapterInvalid):
+        return InvalidRequest(error.message, param="lora_path", openai_code=error.code)
     if isinstance(error, web.HTTPException):
         return _from_http(error)
     if isinstance(error, IpcError) or (isinstance(error, AscenddError) and error.retryable):

@@ -52,9 +52,11 @@ class Generation:
         *,
         metrics: MetricStore,
         received_at: float,
+        adapter: str = "",
     ) -> None:
         self.prompts = prompts
         self.num_samples = spec.best_of
+        self._adapter = adapter
         self._spec = spec
         self._num_tokens = num_tokens
         self._texts = [SequenceText(spec, tokenizer) for _ in range(len(prompts) * spec.best_of)]
@@ -91,7 +93,7 @@ class Generation:
     def submit(self, engine: EngineClient, request_id: str, deadline: float) -> None:
         """Give all sequences to the engine; `deadline` is CLOCK_MONOTONIC, as loop time is. Raises EngineRestarting."""
         sequences = [
-            NewSequence(prompt.token_ids, self._spec.params_for(sample, max_tokens))
+            NewSequence(prompt.token_ids, self._spec.params_for(sample, max_tokens), self._adapter)
             for prompt, max_tokens in zip(self.prompts, self._num_tokens, strict=True)
             for sample in range(self.num_samples)
             if max_tokens > 0 or self._spec.logprobs.scored_prompt is not None

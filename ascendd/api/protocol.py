@@ -81,6 +81,19 @@ class ChatRequest(SamplingFields, kw_only=True):
     top_logprobs: int | None = None
 
 
+class LoadAdapterRequest(msgspec.Struct):
+    """Body of POST /v1/load_lora_adapter."""
+
+    lora_name: str | None = None
+    lora_path: str | None = None
+
+
+class UnloadAdapterRequest(msgspec.Struct):
+    """Body of POST /v1/unload_lora_adapter."""
+
+    lora_name: str | None = None
+
+
 class PromptTokensDetails(msgspec.Struct):
     """How many prompt tokens the prefix cache served."""
 

@@ -20,7 +20,7 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     bounds = service.admit(request)
     raw = decode_object(await service.read_body(request))
     body = convert(raw, ChatRequest)
-    service.check_model(body.model)
+    model = service.check_model(body.model)
     refuse_unsupported(raw)
     if raw.get("echo"):
         raise InvalidRequest("`echo` is for /v1/completions; leave it out", param="echo")
@@ -48,7 +48,7 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
         num_tokens = [spec.num_tokens_for(len(prompt.token_ids), bounds.max_model_len, "messages")]
         options = body.stream_options
         form = ChatForm(
-            service.model_name,
+            model,
             LogprobReport(logprobs, service.tokenizer.token_bytes),
             include_usage=options is not None and bool(options.include_usage),
         )

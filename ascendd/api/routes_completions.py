@@ -23,7 +23,7 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     bounds = service.admit(request)
     raw = decode_object(await service.read_body(request))
     body = convert(raw, CompletionRequest)
-    service.check_model(body.model)
+    model = service.check_model(body.model)
     refuse_unsupported(raw)
     if raw.get("top_logprobs"):
         raise InvalidRequest(
@@ -53,7 +53,7 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
         num_tokens = [spec.num_tokens_for(len(p.token_ids), bounds.max_model_len, "prompt") for p in prompts]
         options = body.stream_options
         form = CompletionForm(
-            service.model_name,
+            model,
             LogprobReport(logprobs, service.tokenizer.token_bytes),
             include_usage=options is not None and bool(options.include_usage),
             echo=bool(body.echo),

@@ -10,23 +10,25 @@ from ascendd.api.service import SERVICE, ApiService
 
 
 async def list_models(request: web.Request) -> web.Response:
-    """Answer with the one model of this instance."""
-    return _json(ModelList([_card(request.app[SERVICE])]))
+    """Answer with the model of this instance and its adapters."""
+    service = request.app[SERVICE]
+    return _json(ModelList([_card(service, name) for name in (service.model_name, *service.adapters.names)]))
 
 
 async def show_model(request: web.Request) -> web.Response:
     """Answer with one model. Raises ModelUnknown."""
     service = request.app[SERVICE]
-    service.check_model(request.match_info["model"])
-    return _json(_card(service))
+    return _json(_card(service, service.check_model(request.match_info["model"])))
 
 
-def _card(service: ApiService) -> ModelCard:
+def _card(service: ApiService, name: str) -> ModelCard:
     hello = service.engine.hello
     return ModelCard(
-        id=service.model_name,
+        id=name,
         created=service.started_unix_s,
-        root=service.model_name,
+        # Never the path of the folder: who may ask for a model need not know the disk.
+        root=name,
+        parent=None if name == service.model_name else service.model_name,
         max_model_len=None if hello is None else hello.max_model_len,
     )
 

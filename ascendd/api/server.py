@@ -9,6 +9,7 @@ from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from ascendd.api.middleware import observe
+from ascendd.api.routes_adapters import load_adapter, unload_adapter
 from ascendd.api.routes_chat import create_chat_completion
 from ascendd.api.routes_completions import create_completion
 from ascendd.api.routes_models import list_models, show_model
@@ -27,6 +28,8 @@ def build_app(service: ApiService) -> web.Application:
     app.on_response_prepare.append(_hide_software)
     app.router.add_post("/v1/chat/completions", create_chat_completion)
     app.router.add_post("/v1/completions", create_completion)
+    app.router.add_post("/v1/load_lora_adapter", load_adapter)
+    app.router.add_post("/v1/unload_lora_adapter", unload_adapter)
     app.router.add_get("/v1/models", list_models)
     app.router.add_get("/v1/models/{model:.+}", show_model)
     app.router.add_get("/livez", livez)

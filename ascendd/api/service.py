@@ -63,7 +63,9 @@ class ApiService:
         self.tokenizer = tokenizer
         self.template = template
         self.authenticator = authenticator
-        self.engine = EngineClient()
+        names = [adapter.name for adapter in config.model.adapters]
+        self.engine = EngineClient(names, config.admission.request_timeout_s)
+        self.adapters = self.engine.adapters
         self.admission = Admission(self.engine, config.admission.max_queue)
         self.metrics = MetricStore(API_METRICS)
 
@@ -101,16 +103,18 @@ class ApiService:
         finally:
             reading.cancel()
 
-    def check_model(self, name: str | None) -> None:
-        """Raise ModelUnknown unless `name` is the model served here; no other one ever answers for it."""
+    def check_model(self, name: str | None) -> str:
+        """Return `name`. Raises ModelUnknown unless it is the model or an adapter; no other ever answers for it."""
         if name is None:
             raise InvalidRequest(f"`model` is required; this instance serves `{self.model_name}`", param="model")
-        if name != self.model_name:
+        if name != self.model_name and name not in self.adapters.names:
+            adapters = f" and {len(self.adapters.names)} adapters of it" if self.adapters.names else ""
             raise ModelUnknown(
-                f"the model `{name[:200]}` is not served here; this instance serves `{self.model_name}`",
+                f"the model `{name[:200]}` is not served here; this instance serves `{self.model_name}`{adapters}",
                 param="model",
                 openai_code="model_not_found",
             )
+        return name
 
     async def answer(
         self,
@@ -122,11 +126,21 @@ class ApiService:
         *,
         stream: bool,
     ) -> web.StreamResponse:
-        """Generate and answer. The caller holds a place; leaving in any way aborts what still runs."""
+        """
+        Generate and answer under the name of `form`, the model's or an adapter's.
+
+        The caller holds a place; leaving in any way aborts what still runs.
+        """
         record = record_of(request)
         deadline = record.received_at + self.config.admission.request_timeout_s
         generation = Generation(
-            prompts, spec, num_tokens, self.tokenizer, metrics=self.metrics, received_at=record.received_at
+            prompts,
+            spec,
+            num_tokens,
+            self.tokenizer,
+            metrics=self.metrics,
+            received_at=record.received_at,
+            adapter="" if form.model == self.model_name else form.model,
         )
         record.generation = generation
         with generation:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ascendd.cli.adapter_arguments import read_adapters
 from ascendd.config.dtype import canonical_dtype
 from ascendd.errors import UsageError
 
@@ -27,6 +28,7 @@ class Kind(enum.Enum):
     ON = ""  # nothing: the flag alone means true
     OFF = "off"  # nothing: the flag alone means false
     SWITCH = "[true|false]"  # nothing, or one of the words
+    ADAPTERS = "NAME=PATH..."  # one or more; JSON objects with name and path, too
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,12 @@ FLAGS = (
     Flag(("--no-enable-prefix-caching",), "engine", "enable_prefix_caching", Kind.OFF, "compute every prompt anew"),
     Flag(("--enforce-eager",), "engine", "enforce_eager", Kind.SWITCH, "run without graphs"),
     Flag(("--seed",), "engine", "seed", Kind.INT, "seed of requests that bring none"),
+    Flag(("--enable-lora",), "engine", "enable_lora", Kind.SWITCH, "serve adapters; on where any are given"),
+    Flag(("--lora-modules",), "model", "adapters", Kind.ADAPTERS, "LoRA adapters in PEFT's folder format"),
+    Flag(("--adapter-root",), "model", "adapter_root", Kind.TEXT, "folder below which adapters are loaded over HTTP"),
+    Flag(("--max-loras",), "engine", "max_loras", Kind.INT, "different adapters in one step"),
+    Flag(("--max-lora-rank",), "engine", "max_lora_rank", Kind.INT, "highest rank of an adapter, up to 64"),
+    Flag(("--max-cpu-loras",), "engine", "max_cpu_loras", Kind.INT, "adapters in host memory, up to 128"),
     Flag(("--num-threads",), "engine", "num_threads", Kind.INT, "CPU threads of the engine"),
     Flag(
         ("--tensor-parallel-size", "-tp"), "parallel", "tensor_parallel_size", Kind.INT, "devices a layer is cut over"
@@ -113,7 +121,6 @@ FLAGS = (
     Flag(("--disable-log-stats",), "log", "stats_interval_s", Kind.ON, "no lines with throughput", fixed=0.0),
 )
 
-_NO_LORA = "LoRA adapters are not in this version"
 _NO_SPECULATION = "speculative decoding is not in this version"
 _NO_RAY = "ranks are processes of this daemon, started by it; nothing else executes them"
 _NO_TLS = "TLS is the work of a reverse proxy in front of the instance"
@@ -127,7 +134,8 @@ REFUSED = (
         ("--api-key", "--api-keys"), "a key on the command line is shown to everybody by ps; give --api-key-file FILE"
     ),
     Refused(("--trust-remote-code",), "the engine runs its own model code only, never code from a model folder"),
-    Refused(("--enable-lora", "--lora-*", "--max-loras", "--max-lora-rank", "--max-cpu-loras"), _NO_LORA),
+    Refused(("--lora-dtype", "--lora-extra-vocab-size"), "adapters are kept in the dtype of the model, tokens are its"),
+    Refused(("--fully-sharded-loras",), "adapters are cut like the layers that they belong to"),
     Refused(("--enable-prompt-adapter", "--max-prompt-adapter*"), "prompt adapters are not in this version"),
     Refused(("--swap-space",), "preempted sequences are computed again, never swapped to host memory"),
     Refused(("--cpu-offload-gb",), "weights stay on the device; choose a smaller dtype or more devices"),
@@ -254,6 +262,8 @@ def _convert(flag: Flag, name: str, given: str | None, rest: list[str], has_mode
         return flag.fixed if flag.kind is Kind.ON else False
     if flag.kind is Kind.SWITCH:
         return _switch(name, given, rest, has_model)
+    if flag.kind is Kind.ADAPTERS:
+        return read_adapters(name, _value(name, given, rest), rest)
     text = _value(name, given, rest)
     try:
         if flag.kind is Kind.INT:

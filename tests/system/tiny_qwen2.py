@@ -100,4 +100,4 @@ def _tokenizer() -> Tokenizer:
 
 
 if __name__ == "__main__":
-    print(write(Path(sys.argv[1])))
+    print(write(Path(sys.argv[1]), *map(int, sys.argv[2:])))

@@ -47,9 +47,9 @@ class AdapterConfig(msgspec.Struct, frozen=True):
 def read_adapter_config(folder: Path, max_rank: int) -> AdapterConfig:
     """Read the configuration of the adapter in `folder`. Raises AdapterInvalid for whatever cannot be served."""
     path = folder / CONFIG_NAME
-    if not path.is_file():
-        raise AdapterInvalid(f"{folder} holds no {CONFIG_NAME}, so it is not an adapter's folder", path=str(folder))
     try:
+        if not path.is_file():
+            raise AdapterInvalid(f"{folder} holds no {CONFIG_NAME}, so it is not an adapter's folder", path=str(folder))
         if path.stat().st_size > _MAX_CONFIG_BYTES:
             raise ValueError(f"it has more than {_MAX_CONFIG_BYTES} bytes")
         data = json.loads(path.read_text(encoding="utf-8"))

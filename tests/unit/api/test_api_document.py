@@ -10,6 +10,7 @@ from ascendd.api import logit_fields, logprobs, parameters, prompts, sse
 from ascendd.api.auth import OPEN_PATHS
 from ascendd.api.engine_client import MAX_QUEUED_TOKENS
 from ascendd.api.routes_completions import DEFAULT_MAX_TOKENS
+from ascendd.engine.sched.adapter_limit import MAX_OVERTAKES
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "API.md"
 
@@ -43,6 +44,7 @@ def test_every_unsupported_field_is_listed(text: str) -> None:
         f"`top_logprobs` 0 to {logit_fields.MAX_LOGPROBS}",
         f"`-inf` is written as {logprobs.LEAST_LOGPROB}",
         f"completions get {DEFAULT_MAX_TOKENS} tokens",
+        f"overtaken by at most {MAX_OVERTAKES} of the others",
         f"after {sse.STALL_TIMEOUT_S:g} s, or once {MAX_QUEUED_TOKENS} of its tokens wait",
         *(f"`GET {path}`" for path in sorted(OPEN_PATHS)),
     ],

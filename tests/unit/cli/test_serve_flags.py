@@ -7,6 +7,7 @@ import pytest
 from ascendd.cli import app as cli
 from ascendd.cli.serve import build_config, help_text
 from ascendd.cli.serve_flags import FLAGS, NOTED, REFUSED, Kind
+from ascendd.config.schema import AdapterEntry
 from ascendd.errors import UsageError
 
 # flag and what follows it -> key of the configuration and its value
@@ -55,6 +56,27 @@ SETS = [
     (["--log-file", "/l"], "log.file", "/l"),
     (["--log-rotation-size", "100MB"], "log.max_bytes", "100MB"),
     (["--log-rotation-count", "5"], "log.backups", 5),
+    (["--enable-lora"], "engine.enable_lora", True),
+    (
+        ["--lora-modules", "a=/a", "b=/b=c", "--seed", "1"],
+        "model.adapters",
+        [AdapterEntry(name="a", path="/a"), AdapterEntry(name="b", path="/b=c")],
+    ),
+    (["--lora-modules=a=/a"], "model.adapters", [AdapterEntry(name="a", path="/a")]),
+    (
+        ["--lora_modules", '{"name": "a", "path": "/a", "base_model_name": "m"}'],
+        "model.adapters",
+        [AdapterEntry(name="a", path="/a")],
+    ),
+    (
+        ["--lora-modules", '[{"name": "a", "path": "/a"}]', "b=/b"],
+        "model.adapters",
+        [AdapterEntry(name="a", path="/a"), AdapterEntry(name="b", path="/b")],
+    ),
+    (["--adapter-root", "/adapters"], "model.adapter_root", "/adapters"),
+    (["--max-loras", "4"], "engine.max_loras", 4),
+    (["--max-lora-rank", "32"], "engine.max_lora_rank", 32),
+    (["--max-cpu-loras", "128"], "engine.max_cpu_loras", 128),
     (["--disable-log-stats"], "log.stats_interval_s", 0.0),
 ]
 
@@ -64,12 +86,21 @@ REFUSES = [
     (["--api-key=sk-hidden"], "--api-key-file"),
     (["--api_key", "sk-hidden"], "--api-key-file"),
     (["--trust-remote-code"], "own model code only"),
-    (["--enable-lora"], "not in this version"),
-    (["--lora-modules", "a=/a", "b=/b"], "not in this version"),
-    (["--max-lora-rank", "64"], "not in this version"),
-    (["--max-loras", "4"], "not in this version"),
-    (["--max-cpu-loras", "128"], "not in this version"),
-    (["--lora-dtype", "auto"], "not in this version"),
+    (["--lora-dtype", "auto"], "dtype of the model"),
+    (["--fully-sharded-loras"], "cut like the layers"),
+    (["--max-lora-rank", "65"], "--max-lora-rank = 65"),
+    (["--max-cpu-loras", "129"], "--max-cpu-loras = 129"),
+    (["--max-loras", "4", "--max-cpu-loras", "2"], "is less than max_loras"),
+    (["--lora-modules"], "--lora-modules needs a value"),
+    (["--lora-modules", "a"], "needs NAME=PATH"),
+    (["--lora-modules", "=a"], "needs NAME=PATH"),
+    (["--lora-modules", "{"], "JSON that cannot be read"),
+    (["--lora-modules", '{"name": "a"}'], "JSON objects with name and path"),
+    (["--lora-modules", '{"name": "a", "path": 1}'], "name and path are text"),
+    (["--lora-modules", "a=/a", "a=/b"], "is the name of an earlier adapter"),
+    (["--lora-modules", "a=/a", "--served-model-name", "a"], "is also model.name"),
+    (["--lora-modules", "a=/a", "--enable-lora", "false"], "contradicts the adapters"),
+    (["--adapter-root", "adapters"], "is not an absolute path"),
     (["--swap-space", "16"], "computed again"),
     (["--cpu-offload-gb", "4"], "weights stay"),
     (["--quantization", "awq"], "quantized weights"),
