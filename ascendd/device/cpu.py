@@ -22,14 +22,14 @@ from ascendd.host.memory import read_memory
 
 # Batch sizes that stand for a lone decode, a batch of decodes and a prefill chunk.
 _PROBE_BATCHES = (1, 8, 64)
-_PROBE_REPEATS = 4
+_PROBE_REPEATS = 6
 # The batch that the packed layout is chosen for; it serves every other size, too.
 _PACK_BATCH = 16
 # A step of 512 tokens takes a large model tens of seconds on a few cores, and memory here is the host's, which the plan
 # uses with a reserve anyway; so a start profiles a step that costs no more than its warm-up, and takes it as the least.
 _PROFILE_TOKENS = 16
 _USUAL_WINNER = "onednn"
-_CLEAR_MARGIN = 1.25
+_CLEAR_MARGIN = 1.5
 
 
 class CpuDevice(Device):
@@ -130,33 +130,30 @@ def _fastest(weight: torch.Tensor, bias: torch.Tensor | None) -> str:
     """
     Time each form on this shape; the score is the sum over batch sizes of time relative to the best form there.
 
-    A busy host makes short measurements lie, so another form must beat the usual winner by a clear margin.
+    The forms take turns, so that a busy moment hurts all of them, and another form must beat the usual winner clearly:
+    these measurements are short, with weights warm in the cache; a wrong choice costs more than a missed one gains.
     """
-    inputs = [torch.randn(size, weight.shape[1], dtype=weight.dtype) for size in _PROBE_BATCHES]
-    timings: dict[str, list[float]] = {}
+    forms: dict[str, Linear] = {}
     for name, make in _FORMS.items():
         try:
-            linear = make(weight, bias)
-            timings[name] = [_best_time(linear, x) for x in inputs]
+            forms[name] = make(weight, bias)
+            forms[name](torch.zeros(1, weight.shape[1], dtype=weight.dtype))
         except (AttributeError, RuntimeError, NotImplementedError):
-            continue
-    best = [min(times) for times in zip(*timings.values(), strict=True)]
-    scores = {
-        name: sum(time / floor for time, floor in zip(times, best, strict=True)) for name, times in timings.items()
-    }
+            forms.pop(name, None)
+    scores = dict.fromkeys(forms, 0.0)
+    for size in _PROBE_BATCHES:
+        x = torch.randn(size, weight.shape[1], dtype=weight.dtype)
+        times = dict.fromkeys(forms, float("inf"))
+        for _ in range(_PROBE_REPEATS):
+            for name, linear in forms.items():
+                start = time.perf_counter()
+                linear(x)
+                times[name] = min(times[name], time.perf_counter() - start)
+        for name in forms:
+            scores[name] += times[name] / min(times.values())
     winner = min(scores, key=lambda name: scores[name])
     usual = _USUAL_WINNER if _USUAL_WINNER in scores else winner
     return winner if scores[winner] * _CLEAR_MARGIN < scores[usual] else usual
-
-
-def _best_time(linear: Linear, x: torch.Tensor) -> float:
-    linear(x)
-    times = []
-    for _ in range(_PROBE_REPEATS):
-        start = time.perf_counter()
-        linear(x)
-        times.append(time.perf_counter() - start)
-    return min(times)
 
 
 def _fast_dtypes() -> tuple[str, ...]:

@@ -113,8 +113,8 @@ def main() -> None:
         name: subprocess.Popen(
             [sys.executable, __file__, str(args.artefact), str(args.gguf), "--side", name],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            # The daemon gives its engine the same: threads that wait asleep leave the other core to the API.
-            env={"PATH": "/usr/bin:/bin", "OMP_WAIT_POLICY": "PASSIVE"},
+            # The daemon gives its engine the same (supervisor.spec).
+            env={"PATH": "/usr/bin:/bin", "GOMP_SPINCOUNT": "100000"},
         )
         for name in ("ours", "transformers")
     }  # fmt: skip
