@@ -164,3 +164,17 @@ def demo_reference(demo_model: Path, demo_folder: Path) -> tuple[Path, torch.nn.
     (source,) = demo_folder.glob("*.gguf")
     model = AutoModelForCausalLM.from_pretrained(demo_folder, gguf_file=source.name, dtype=torch.float32).eval()
     return demo_model, model
+
+
+@pytest.fixture(scope="session")
+def first_wrong_token() -> Callable[..., int | None]:
+    """Find the first token that is not the reference's best, nor within 1e-3 of it, given what came before."""
+
+    def find(model: torch.nn.Module, prompt: list[int], tokens: list[int]) -> int | None:
+        with torch.inference_mode():
+            logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]
+        chosen = logits.gather(1, torch.tensor(tokens)[:, None])[:, 0]
+        wrong = (logits.max(dim=1).values - chosen > 1e-3).nonzero()
+        return None if len(wrong) == 0 else int(wrong[0])
+
+    return find

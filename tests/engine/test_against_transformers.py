@@ -106,7 +106,7 @@ def test_a_converted_artefact_serves_the_same_tokens_as_its_source(make_core, ge
 
 @pytest.mark.demo
 @pytest.mark.timeout(600)
-def test_the_demo_model_gives_the_text_of_transformers(make_core, generate, demo_reference) -> None:
+def test_the_demo_model_gives_the_text_of_transformers(make_core, generate, demo_reference, first_wrong_token) -> None:
     """20 prompts x 32 greedy tokens, alone and eight at once; where the two best logits lie within 1e-3 either is right."""
     folder, model = demo_reference
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -123,15 +123,6 @@ def test_the_demo_model_gives_the_text_of_transformers(make_core, generate, demo
     for prompt, *candidates in zip(prompts, alone, batched, strict=True):
         for tokens in candidates:
             assert first_wrong_token(model, prompt, tokens) is None
-
-
-def first_wrong_token(model: torch.nn.Module, prompt: list[int], tokens: list[int]) -> int | None:
-    """Return the index of the first token that is not the reference's best, nor within 1e-3 of it, given what came before."""
-    with torch.inference_mode():
-        logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]
-    chosen = logits.gather(1, torch.tensor(tokens)[:, None])[:, 0]
-    wrong = (logits.max(dim=1).values - chosen > 1e-3).nonzero()
-    return None if len(wrong) == 0 else int(wrong[0])
 
 
 DEMO_PROMPTS = (
