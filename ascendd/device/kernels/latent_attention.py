@@ -93,7 +93,8 @@ def _attend_decode(
 ) -> None:
     num_rows = group.rows.shape[0]
     latents = cache.index_select(0, group.block_table.flatten()).view(num_rows, -1, cache.shape[-1]).to(query.dtype)
-    out[group.rows] = attend_absorbed(query[group.rows][:, None], latents, group.mask[:, None], scale, up)[:, 0]
+    rows = query.index_select(0, group.rows)[:, None]
+    out.index_copy_(0, group.rows, attend_absorbed(rows, latents, group.mask[:, None], scale, up)[:, 0])
 
 
 def _attend_prefill(

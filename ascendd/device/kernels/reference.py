@@ -122,11 +122,12 @@ def _attend_decode(
     keys = keys.view(kv_heads, num_rows, -1, head_dim)
     values = values.view(kv_heads, num_rows, -1, head_dim)
     # The query heads of a group become query positions of their KV head: [kv_heads, rows, group, head_dim].
-    folded = query[group.rows].view(num_rows, kv_heads, num_heads // kv_heads, head_dim).transpose(0, 1)
+    # index_select and index_copy_ rather than brackets: those start a parallel region for a few kilobytes.
+    folded = query.index_select(0, group.rows).view(num_rows, kv_heads, num_heads // kv_heads, head_dim).transpose(0, 1)
     attended = functional.scaled_dot_product_attention(
         folded, keys.to(query.dtype), values.to(query.dtype), attn_mask=group.mask[None, :, None, :], scale=scale
     )
-    out[group.rows] = attended.transpose(0, 1).reshape(num_rows, num_heads, head_dim)
+    out.index_copy_(0, group.rows, attended.transpose(0, 1).reshape(num_rows, num_heads, head_dim))
 
 
 def _attend_prefill(
