@@ -18,7 +18,7 @@ from ascendd import __version__
 from ascendd.errors import AscenddError, ExitCode
 
 # One module per verb, in the order of the help text.
-VERBS = ("doctor", "run", "serve", "convert", "inspect", "plan", "config")
+VERBS = ("doctor", "diagnose", "run", "serve", "convert", "inspect", "plan", "config")
 
 # Newer typers carry a click of their own; both error classes are found through a name that every version exports.
 _ClickUsageError: type[Exception] = typer.BadParameter.__mro__[1]
