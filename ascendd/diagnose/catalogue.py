@@ -82,6 +82,8 @@ class Rule:
     window: int = DEFAULT_WINDOW
     min_count: int = 1
     refines: tuple[str, ...] = ()
+    # Position among all rules: of two that one line fires, the first is taken.
+    index: int = 0
     overrides: dict[str, str] = field(default_factory=dict, hash=False)
 
 
@@ -137,6 +139,7 @@ class Catalogue:
                     window=raw.get("window", DEFAULT_WINDOW),
                     min_count=raw.get("min_count", 1),
                     refines=tuple(raw.get("refines", ())),
+                    index=len(self.rules),
                     overrides={key: raw[key] for key in ("cause", "remedy", "action") if key in raw},
                 )
             )
@@ -151,7 +154,8 @@ class Catalogue:
                 self.diagnoses[own.id] = own
                 ids[cls.code] = own.id
             level = _OWN_LEVELS.get(cls.code, 2)
-            self.rules.append(Rule(ids[cls.code], (f"own_code.{cls.code}",), level))
+            rule = Rule(ids[cls.code], (f"own_code.{cls.code}",), level, index=len(self.rules))
+            self.rules.append(rule)
 
 
 def _sign(name: str, raw: dict[str, Any]) -> Sign:

@@ -24,7 +24,9 @@ def print_report(report: Report, console: Console) -> None:
         console.print(Text("\nalso seen, later or less specific", style="dim"))
         for other in report.others:
             place = f"{other.evidence[0].source}:{other.evidence[0].line}"
-            console.print(Text(f"  {other.diagnosis.id}  {other.diagnosis.title}  {place}", style="dim"), soft_wrap=True)
+            console.print(
+                Text(f"  {other.diagnosis.id}  {other.diagnosis.title}  {place}", style="dim"), soft_wrap=True
+            )
     console.print(Text(f"\n{read}", style="dim"))
 
 

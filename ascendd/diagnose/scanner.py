@@ -119,8 +119,9 @@ class Scanner:
                         self._seen[name] += 1
         if evidence is not None:
             names = [name for name, (seen, _) in self._latest.items() if seen is evidence]
-            for rule in {id(rule): rule for name in names for rule in self._catalogue.rules_by_sign[name]}.values():
-                self._try(rule, evidence)
+            rules = {rule.index: rule for name in names for rule in self._catalogue.rules_by_sign[name]}
+            for index in sorted(rules):
+                self._try(rules[index], evidence)
 
     def _try(self, rule: Rule, newest: Evidence) -> None:
         hits = [self._latest.get(name) for name in rule.when]
@@ -159,7 +160,9 @@ def _is_better(rule: Rule, first: Evidence, known: Candidate) -> bool:
 def _line(block: bytes, start: int, position: int, tail: bytes, number: int) -> _Line:
     end = block.find(b"\n", start)
     end = len(block) if end < 0 else end
-    first, last = (start, end) if end - start <= _AFTER_NEEDLE else (position - _BEFORE_NEEDLE, position + _AFTER_NEEDLE)
+    first, last = (
+        (start, end) if end - start <= _AFTER_NEEDLE else (position - _BEFORE_NEEDLE, position + _AFTER_NEEDLE)
+    )
     text = block[max(start, first) : min(end, last)].decode("utf-8", "replace").rstrip("\r")
     before = block[max(0, start - _TAIL_BYTES) : start]
     if len(before) < _TAIL_BYTES:

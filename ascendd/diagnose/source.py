@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import cast
 
 from ascendd.errors import AscenddError, ProbeUnavailable
 
@@ -30,7 +31,7 @@ def file_sources(names: Iterable[str]) -> Iterator[Source | AscenddError]:
     """Yield a source for each of `names`: a file, a folder (all files below it), or `-`; an error where none opens."""
     for name in names:
         if name == "-":
-            yield Source("-", unpacked(stream_blocks(sys.stdin.buffer)), is_file=False)
+            yield Source("-", unpacked(stream_blocks(cast(io.BufferedReader, sys.stdin.buffer))), is_file=False)
         elif Path(name).is_dir():
             paths = [path for path in sorted(Path(name).rglob("*")) if path.is_file() and not path.is_symlink()]
             if not paths:
@@ -52,9 +53,9 @@ def _file_blocks(name: str) -> Iterator[bytes]:
         yield from stream_blocks(stream)
 
 
-def stream_blocks(stream: BinaryIO | object) -> Iterator[bytes]:
+def stream_blocks(stream: io.RawIOBase | io.BufferedReader) -> Iterator[bytes]:
     """Yield what `stream` holds in blocks of at most BLOCK_BYTES, each as soon as it is there."""
-    read = getattr(stream, "read1", None) or stream.read  # type: ignore[attr-defined]
+    read = stream.read1 if isinstance(stream, io.BufferedReader) else stream.read
     while block := read(BLOCK_BYTES):
         yield block
 

@@ -6,7 +6,7 @@ import re
 import time
 from datetime import datetime, timedelta, timezone
 
-_MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 _CLOCK = r"(?P<{0}h>\d\d):(?P<{0}m>\d\d):(?P<{0}s>\d\d)"
 # 2026-01-02T03:04:05.678901Z (daemon, journal), 2026-01-02-03:04:05.678.901 (plog), 2026-01-02 03:04:05,678 (Python)
 _FULL = r"(?P<fy>20\d\d)-(?P<fo>\d\d)-(?P<fd>\d\d)[-T ]" + _CLOCK.format("f")
@@ -43,18 +43,18 @@ def _seconds(match: re.Match[str]) -> float | None:
     try:
         if part["fy"]:
             digits = (part["f1"] or "") + (part["f2"] or "")
+            year, month, day, hour, minute, second = (int(part[key]) for key in ("fy", "fo", "fd", "fh", "fm", "fs"))
             micros = int(digits[:6].ljust(6, "0"))
-            moment = datetime(
-                *(int(part[key]) for key in ("fy", "fo", "fd", "fh", "fm", "fs")), micros, _zone(part["fz"])
-            )
-            return moment.timestamp()
+            return datetime(year, month, day, hour, minute, second, micros, _zone(part["fz"])).timestamp()
         prefix = "s" if part["so"] else "t"
         month = _MONTHS.index(part["so"]) + 1 if part["so"] else int(part["to"])
-        clock = [int(part[prefix + key]) for key in "dhms"]
+        day, hour, minute, second = (int(part[prefix + key]) for key in "dhms")
         # No year is written: it is the latest one that does not lie in the future.
         year = time.localtime(now).tm_year
-        seconds = datetime(year, month, *clock).timestamp()
-        return seconds if seconds < now + 86_400 else datetime(year - 1, month, *clock).timestamp()
+        seconds = datetime(year, month, day, hour, minute, second).timestamp()
+        if seconds < now + 86_400:
+            return seconds
+        return datetime(year - 1, month, day, hour, minute, second).timestamp()
     except (ValueError, OverflowError, OSError):
         return None
 

@@ -17,7 +17,8 @@ from ascendd.diagnose.scanner import Candidate, Evidence, SourceScan
 
 # How near (seconds, or lines of one log) a more specific candidate must be to replace one of this level.
 # HCCL tells of a dead peer up to its execution timeout (1836 s) before or after the peer's own last line is read.
-_NEAR: dict[int, tuple[float, float]] = {2: (300, 600), 3: (2400, 3000), 4: (math.inf, math.inf), 5: (math.inf, math.inf)}
+_ALWAYS = (math.inf, math.inf)
+_NEAR: dict[int, tuple[float, float]] = {2: (300, 600), 3: (2400, 3000), 4: _ALWAYS, 5: _ALWAYS}
 _REFINES_WITHIN = (300.0, 600.0)
 _MAX_OTHERS = 10
 
