@@ -16,6 +16,7 @@ import functools
 import json
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from ascendd.errors import AscenddError, RequestError, walk_errors
 _DATA = Path(__file__).resolve().parent / "data"
 
 DEFAULT_WINDOW = 300
+_PREFIX_BYTES = 4
 # Own codes that tell of an end seen from outside rather than of its cause.
 _OWN_LEVELS = {"ASD-E01": 3, "ASD-E02": 3, "ASD-E04": 3, "ASD-E06": 3, "ASD-E07": 4, "ASD-X01": 3}
 _OWN_LEVELS.update({f"ASD-I0{number}": 3 for number in range(1, 5)})
@@ -121,6 +123,7 @@ class Catalogue:
         for sign in (*self.signs, *self.wrappers):
             for needle in sign.needles:
                 self.signs_by_needle[needle].append(sign)
+        self.needle_groups = _grouped(self.signs_by_needle)
         self.rules_by_sign: dict[str, list[Rule]] = defaultdict(list)
         for rule in self.rules:
             for name in rule.when:
@@ -161,6 +164,15 @@ class Catalogue:
 def _sign(name: str, raw: dict[str, Any]) -> Sign:
     needles = tuple(needle.encode() for needle in raw["needles"])
     return Sign(name, needles, re.compile(raw["pattern"], re.IGNORECASE), raw.get("classify"))
+
+
+def _grouped(needles: Iterable[bytes]) -> list[tuple[bytes, tuple[bytes, ...]]]:
+    """Group needles by their beginning: a block without it needs no look for any of them (5070 for twenty codes)."""
+    groups: dict[bytes, list[bytes]] = defaultdict(list)
+    for needle in needles:
+        groups[needle[:_PREFIX_BYTES]].append(needle)
+    alone = [(needle, (needle,)) for members in groups.values() if len(members) == 1 for needle in members]
+    return alone + [(prefix, tuple(members)) for prefix, members in groups.items() if len(members) > 1]
 
 
 def _own_diagnosis(cls: type[AscenddError]) -> Diagnosis:

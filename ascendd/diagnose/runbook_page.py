@@ -70,8 +70,8 @@ def _index(rows: list[Diagnosis]) -> str:
         [
             "# Diagnoses",
             "",
-            "What `ascendd diagnose` can name, each with its error code. Written by "
-            "`python -m ascendd.diagnose.runbook_page docs/runbooks` from the table in `ascendd/diagnose/data/diagnoses.json`.",
+            "What `ascendd diagnose` can name, each with its error code. Written from the table in "
+            "`ascendd/diagnose/data/diagnoses.json` by `python -m ascendd.diagnose.runbook_page docs/runbooks`.",
             "",
             "| id | code | what it is | what the daemon does |",
             "|---|---|---|---|",

@@ -18,7 +18,7 @@ from ascendd.diagnose.stamp import first_time, last_time, rank_of, readable
 
 # Longer lines are cut, and only this much around a needle is looked at.
 MAX_LINE_BYTES = 64 * 1024
-_BEFORE_NEEDLE, _AFTER_NEEDLE = 1500, 2500
+_BEFORE_NEEDLE, _AFTER_NEEDLE = 4000, 12_000
 # How far back a line without a time stamp (a traceback) looks for one, and a classifier for its table.
 _TAIL_BYTES = 16 * 1024
 
@@ -84,28 +84,25 @@ class Scanner:
         """Take whole lines; `tail` is what came directly before them."""
         self.result.num_bytes += len(block)
         lowered = block.lower()
-        found: dict[int, tuple[int, set[str]]] = {}
-        for needle in self._catalogue.signs_by_needle:
-            position = lowered.find(needle)
-            while position >= 0:
-                start = block.rfind(b"\n", 0, position) + 1
-                names = found.setdefault(start, (position, set()))[1]
-                names.add(needle.decode())
-                end = block.find(b"\n", position)
-                position = lowered.find(needle, end) if end >= 0 else -1
+        found: dict[int, tuple[int, set[bytes]]] = {}
+        for prefix, needles in self._catalogue.needle_groups:
+            if lowered.find(prefix) < 0:
+                continue
+            for needle in needles:
+                _find_lines(block, lowered, needle, found)
         counted, number = 0, self.result.num_lines
         for start in sorted(found):
             number += block.count(b"\n", counted, start)
             counted = start
-            position, needles = found[start]
-            self._look(_line(block, start, position, tail, number + 1), needles)
+            position, names = found[start]
+            self._look(_line(block, start, position, tail, number + 1), names)
         self.result.num_lines += block.count(b"\n") + (not block.endswith(b"\n"))
 
-    def _look(self, line: _Line, needles: set[str]) -> None:
+    def _look(self, line: _Line, needles: set[bytes]) -> None:
         tried: set[str] = set()
         evidence: Evidence | None = None
         for needle in needles:
-            for sign in self._catalogue.signs_by_needle[needle.encode()]:
+            for sign in self._catalogue.signs_by_needle[needle]:
                 if sign.name in tried:
                     continue
                 tried.add(sign.name)
@@ -155,6 +152,16 @@ def _is_better(rule: Rule, first: Evidence, known: Candidate) -> bool:
     if rule.level != known.rule.level:
         return rule.level < known.rule.level and first.line - known.first.line <= rule.window
     return first.time is not None and known.first.time is not None and first.time < known.first.time
+
+
+def _find_lines(block: bytes, lowered: bytes, needle: bytes, found: dict[int, tuple[int, set[bytes]]]) -> None:
+    """Note in `found`, by where a line begins, each line that holds `needle`."""
+    position = lowered.find(needle)
+    while position >= 0:
+        start = block.rfind(b"\n", 0, position) + 1
+        found.setdefault(start, (position, set()))[1].add(needle)
+        end = block.find(b"\n", position)
+        position = lowered.find(needle, end) if end >= 0 else -1
 
 
 def _line(block: bytes, start: int, position: int, tail: bytes, number: int) -> _Line:
