@@ -15,7 +15,7 @@ _MAX_LINES = 6
 def print_report(report: Report, console: Console) -> None:
     """Print `report`."""
     num_lines = sum(scan.num_lines for scan in report.scans)
-    read = f"{num_lines:,} lines of {len(report.scans)} log{'s' if len(report.scans) != 1 else ''} read"
+    read = f"{num_lines:,} line{_s(num_lines)} of {len(report.scans)} log{_s(len(report.scans))} read"
     if report.cause is None:
         _print_nothing(report, read, console)
         return
@@ -28,6 +28,10 @@ def print_report(report: Report, console: Console) -> None:
                 Text(f"  {other.diagnosis.id}  {other.diagnosis.title}  {place}", style="dim"), soft_wrap=True
             )
     console.print(Text(f"\n{read}", style="dim"))
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"
 
 
 def _print_nothing(report: Report, read: str, console: Console) -> None:

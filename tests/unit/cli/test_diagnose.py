@@ -26,14 +26,14 @@ def put_journalctl(folder, monkeypatch, script):
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
 
-def test_found_cause_is_told_and_exits_1(tmp_path, capsys):
+def test_found_cause_is_told_and_exits_1(tmp_path, monkeypatch, capsys):
     """Id, code, place, remedy, check, what the daemon does, and the runbook stand on standard output."""
-    log = tmp_path / "worker.log"
-    log.write_text("fine\n" + LINE)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "worker.log").write_text("fine\n" + LINE)
 
-    status = cli.main(["diagnose", str(log)])
+    status = cli.main(["diagnose", "worker.log"])
 
-    out = capsys.readouterr().out
+    out = " ".join(capsys.readouterr().out.split())
     assert status == 1
     for text in (
         "dev.vector_core_exception",
@@ -44,7 +44,7 @@ def test_found_cause_is_told_and_exits_1(tmp_path, capsys):
         "restarts every rank",
         "docs/runbooks/",
     ):
-        assert text in out.replace("\n", "")
+        assert text in out
 
 
 def test_log_without_a_cause_exits_0(tmp_path, capsys):
@@ -56,14 +56,15 @@ def test_log_without_a_cause_exits_0(tmp_path, capsys):
     assert "no known cause found" in capsys.readouterr().out
 
 
-def test_wrapper_alone_is_shown_as_unexplained(tmp_path, capsys):
+def test_wrapper_alone_is_shown_as_unexplained(tmp_path, monkeypatch, capsys):
     """A wrapper is no cause; the operator is told where to look on."""
+    monkeypatch.chdir(tmp_path)
     log = tmp_path / "worker.log"
     log.write_text("EE9999: Inner Error!\n")
 
-    assert cli.main(["diagnose", str(log)]) == 0
+    assert cli.main(["diagnose", log.name]) == 0
     out = capsys.readouterr().out
-    assert "worker.log:1" in out.replace("\n", "")
+    assert "worker.log:1" in out
     assert "plog" in out
 
 

@@ -94,6 +94,19 @@ def test_the_figures_of_an_oom_decide_whose_memory_it_was(diagnose):
     assert "48.0 GiB belong to other" in diagnose(OOM.format(**cases["mem.held_by_others"])).cause.cause
 
 
+def test_output_of_vendor_tools_is_a_log_too(diagnose):
+    """What npu-smi and hccn_tool print can be piped in."""
+    cases = {
+        "link status: DOWN": "hccl.link_down",
+        "link status: UP": None,
+        "\tHBM Double Bit Error Count               : 2": "hw.hbm_ecc",
+        "\tHBM Double Bit Error Count               : 0": None,
+        "dcmi module initialize failed. ret is -8008": "dev.absent",
+        "npu-smi: error while loading shared libraries: libc_sec.so: cannot open shared object file": "container.driver_not_mounted",
+    }
+    assert {text: id_of(diagnose(text)) for text in cases} == cases
+
+
 def test_ports_are_told_apart(diagnose):
     """A server's own port and a port between ranks need different advice."""
     assert (
