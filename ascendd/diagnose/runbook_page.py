@@ -20,7 +20,7 @@ def pages(catalogue: Catalogue) -> dict[str, str]:
     own = {cls.code for cls in walk_errors()}
     rows = sorted(catalogue.diagnoses.values(), key=lambda row: row.id)
     texts = {f"{row.code}.md": _page(catalogue, row) for row in rows if row.code not in own}
-    texts[INDEX_NAME] = _index(rows)
+    texts[INDEX_NAME] = _index([row for row in rows if not row.id.startswith("daemon.")])
     return texts
 
 
@@ -72,6 +72,9 @@ def _index(rows: list[Diagnosis]) -> str:
             "",
             "What `ascendd diagnose` can name, each with its error code. Written from the table in "
             "`ascendd/diagnose/data/diagnoses.json` by `python -m ascendd.diagnose.runbook_page docs/runbooks`.",
+            "",
+            "The daemon's own error codes, where no row here has them, are named `daemon.<name of the error>`; "
+            "`ascendd diagnose --list` shows all.",
             "",
             "| id | code | what it is | what the daemon does |",
             "|---|---|---|---|",
