@@ -7,6 +7,7 @@ earliest candidate of each diagnosis.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ MAX_LINE_BYTES = 64 * 1024
 _BEFORE_NEEDLE, _AFTER_NEEDLE = 4000, 12_000
 # How far back a line without a time stamp (a traceback) looks for one, and a classifier for its table.
 _TAIL_BYTES = 16 * 1024
+# A line that only warns shows a suspicion at most, so it makes none of the less specific diagnoses.
+_WARNING = re.compile(r"\bWARN(?:ING)?\b|\"level\": ?\"warning\"")
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class Evidence:
     text: str
     time: float | None = None
     rank: int | None = None
+    is_warning: bool = False
 
 
 @dataclass
@@ -129,6 +133,8 @@ class Scanner:
             return
         facts = {key: value for hit in hits if hit is not None for key, value in hit[1].items()}
         evidence = tuple(lines[number] for number in sorted(lines))
+        if rule.level > 1 and any(item.is_warning for item in evidence):
+            return
         known = self.result.candidates.get(rule.diagnosis_id)
         if known is None or _is_better(rule, evidence[0], known):
             count = 1 if known is None else known.count + 1
@@ -143,7 +149,12 @@ class Scanner:
             moment = last_time(line.before[-4096:])
         rank = rank_of(line.text)
         return Evidence(
-            self.result.name, line.number, readable(line.text), moment, self._rank if rank is None else rank
+            self.result.name,
+            line.number,
+            readable(line.text),
+            moment,
+            self._rank if rank is None else rank,
+            _WARNING.search(line.text[:400]) is not None,
         )
 
 

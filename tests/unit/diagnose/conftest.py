@@ -80,6 +80,9 @@ class HealthyLog:
             f"[externalinput.cc:{self.random.randrange(900)}] [{self.pids[rank]}] HCCL_EXEC_TIMEOUT set by default to [1836]s",
             "[externalinput.cc:212] HCCL_CONNECT_TIMEOUT is not set, default value is 120 s",
             f"[runtime.cc:88] open device {rank} success, result = 0, cost 507033 us",
+            "[err.cc:4] aicore error count: 0, aivec error count: 0",
+            "[sig.cc:2] SIGBUS handler installed",
+            "bind on address 127.0.0.1:60000 failed: address already in use, trying 60001",
             "[stream.cc:71] aicore timeout is set to 1100 s; notify wait finished",
         ]
         module = self.random.choice(["RUNTIME", "HCCL", "GE", "ASCENDCL"])
@@ -119,6 +122,9 @@ class HealthyLog:
             f"[op_cache.cc:44] kernel cache miss for aclnnMatmul, compile in {self.home}/kernel_meta, result 0",
             "[mem_pool.cc:207001] malloc from pool: free list empty, extend",
             "[heartbeat.cc:9] heartbeat is late by 3 ms",
+            "[ver.cc:5] driver version 25.2.0 does not match the recommended version 25.5.0",
+            "[tsd.cc:8] device busy for 3 ms, retried once, ret=0",
+            "[notify.cc:3] EI0002 notify wait timeout once, retried",
             "[tls.cc:20] TLS switch is off for all devices",
             f"[plog] log file {self.home}/ascend/log/debug/plog/plog-{self.pids[rank]}_20260301040000.log rotated",
         ]

@@ -107,6 +107,13 @@ def test_output_of_vendor_tools_is_a_log_too(diagnose):
     assert {text: id_of(diagnose(text)) for text in cases} == cases
 
 
+def test_a_warning_alone_is_no_ambiguous_cause(diagnose):
+    """What a line only warns of counts where the line is specific, and not where it is a suspicion."""
+    assert id_of(diagnose("[WARNING] HCCL(1,python): EI0006 wait socket establish timeout")) is None
+    assert id_of(diagnose("[ERROR] HCCL(1,python): EI0006 wait socket establish timeout")) == "hccl.connect_timeout"
+    assert id_of(diagnose("WARNING Bad: cannot allocate memory in static TLS block")) == "py.static_tls"
+
+
 def test_ports_are_told_apart(diagnose):
     """A server's own port and a port between ranks need different advice."""
     assert (
