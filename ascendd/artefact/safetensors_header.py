@@ -8,6 +8,7 @@ The format: 8 bytes little-endian length of the header, the header as JSON, then
 from __future__ import annotations
 
 import json
+import stat
 import struct
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,11 @@ class StoredTensor(msgspec.Struct, frozen=True):
 def read_header(path: Path) -> dict[str, StoredTensor]:
     """Return the tensors of `path` by name. Raises WeightsCorrupt if the file is missing, truncated or inconsistent."""
     try:
-        file_bytes = path.stat().st_size
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            # Opening a pipe would wait for a writer for ever.
+            raise WeightsCorrupt(f"{path} is not a regular file", path=str(path))
+        file_bytes = status.st_size
         with path.open("rb") as file:
             prefix = file.read(8)
             length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0

@@ -200,6 +200,8 @@ class EngineLoop:
             return
         try:
             for message in self._data.drain():
+                # Counted as a step: an adapter on a disk that does not answer is a hang like any other.
+                self._progress.begin()
                 if isinstance(message, AddSequence):
                     failed = self._core.add(message)
                     if failed is not None:
@@ -208,6 +210,7 @@ class EngineLoop:
                     self._core.abort(message.seq_ids)
                 elif isinstance(message, (LoadAdapter, UnloadAdapter)):
                     self._send(self._change_adapters(message))
+                self._progress.end(self._core.num_running, self._core.num_waiting)
         except PeerClosed:
             self._drop_link("peer closed")
 
