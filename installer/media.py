@@ -26,7 +26,7 @@ class PackageKind(enum.Enum):
     NNAL = "nnal"
 
 
-_ARCH = r"(?:_linux)?(?:[-_](?P<arch>aarch64|x86_64))?"
+_ARCH = r"(?:_linux)?(?:[-_](?P<arch>aarch64|x86[-_]64))?"
 _NAMES: Tuple[Tuple[PackageKind, re.Pattern[str]], ...] = tuple(
     (kind, re.compile(pattern + _ARCH + r"\.run", re.IGNORECASE))
     for kind, pattern in (
@@ -75,7 +75,13 @@ def parse_package(path: str) -> Optional[Package]:
     for kind, pattern in _NAMES:
         match = pattern.fullmatch(Path(path).name)
         if match:
-            return Package(kind, path, match["chip"].lower(), match["version"], match["arch"])
+            return Package(
+                kind,
+                path,
+                match["chip"].lower(),
+                match["version"],
+                (match["arch"] or "").lower().replace("x86-64", "x86_64") or None,
+            )
     return None
 
 

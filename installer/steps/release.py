@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from ascendd.errors import HostError
 
@@ -31,6 +31,13 @@ class Venv(Step):
     def __init__(self, bundle: Bundle, media: Media) -> None:
         self._bundle, self._media = bundle, media
         self._folder = bundle.release_folder
+        self._python: Optional[Tuple[Optional[str]]] = None
+
+    def _find_python(self, host: Host) -> Optional[str]:
+        """Look once, since every candidate has to be started."""
+        if self._python is None:
+            self._python = (find_python(host, self._bundle.pythons),)
+        return self._python[0]
 
     def detect(self, host: Host) -> Detection:
         """Compare the pins that the folder was made with."""
@@ -48,7 +55,7 @@ class Venv(Step):
         if found is Found.PRESENT:
             return []
         problems = []
-        if find_python(host, self._bundle.pythons) is None:
+        if self._find_python(host) is None:
             names = " or ".join(self._bundle.pythons)
             problems.append(
                 f"the wheels of this bundle are for Python {names}, and this host has none that can make a virtual "
@@ -64,7 +71,7 @@ class Venv(Step):
     def act(self, host: Host, found: Found) -> Sequence[Action]:
         """Make the environment anew and fill it."""
         folder = host.real(self._folder)
-        python = find_python(host, self._bundle.pythons) or f"python{self._bundle.pythons[0]}"
+        python = self._find_python(host) or f"python{self._bundle.pythons[0]}"
         return (
             Command((python, "-m", "venv", "--clear", folder), makes=(self._folder,)),
             WriteFile(self._pins_path, self._requirements(host)[0]),
@@ -91,7 +98,7 @@ class Venv(Step):
         return f"{self._folder}/requirements.txt"
 
     def _requirements(self, host: Host) -> Tuple[str, List[str]]:
-        python = find_python(host, self._bundle.pythons)
+        python = self._find_python(host)
         if python is None:
             return "", ["no Python"]
         version = Path(python).name[len("python") :]
