@@ -160,8 +160,9 @@ class Release(Step):
 
 
 def pip(host: Host, bundle: Bundle, media: Media) -> Tuple[str, ...]:
-    """Return the start of a pip command that sees the wheels of bundle and media, and no index."""
+    """Return the start of a pip command that sees the wheels of bundle and media, no index, and no one's pip.conf."""
     folders = [bundle.path("wheels"), *sorted({str(Path(wheel).parent) for wheel in media.wheels})]
     links = [part for folder in folders for part in ("--find-links", folder)]
     python = host.real(f"{bundle.release_folder}/bin/python")
-    return (python, "-m", "pip", "install", "--disable-pip-version-check", "--no-index", *links)
+    install = (python, "-I", "-m", "pip", "install", "--disable-pip-version-check", "--no-index", *links)
+    return ("env", "PIP_CONFIG_FILE=/dev/null", *install)
