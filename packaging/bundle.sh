@@ -1,0 +1,76 @@
+#!/bin/bash
+# Make the bundle that installs ascendd without a network.
+#
+#   packaging/bundle.sh [--python 3.11]... [--arch x86_64|aarch64] [--torch-index URL] OUT
+#   packaging/bundle.sh --wheels FOLDER [--python 3.11]... OUT
+#
+# The first form fetches the wheels from the index that pip is configured with (torch from --torch-index); the second
+# takes wheels that are there. OUT becomes a folder and OUT.tar.gz. The Python that runs this is ${PYTHON:-python3}.
+set -euo pipefail
+shopt -s nullglob
+cd "$(dirname "$0")/.."
+
+python="${PYTHON:-python3}"
+pythons=()
+arch="$(uname -m)"
+torch_index=
+wheels=
+out=
+fail() { echo "bundle.sh: $*" >&2; exit 64; }
+while [ $# -gt 0 ]; do
+    case "$1" in
+        --python) pythons+=("$2"); shift 2 ;;
+        --arch) arch="$2"; shift 2 ;;
+        --torch-index) torch_index="$2"; shift 2 ;;
+        --wheels) wheels="$2"; shift 2 ;;
+        -*) fail "unknown option $1" ;;
+        *) [ -z "$out" ] || fail "more than one OUT"; out="$1"; shift ;;
+    esac
+done
+[ -n "$out" ] || fail "no OUT; see the head of this file"
+[ ! -e "$out" ] || fail "$out is there already"
+[ "${#pythons[@]}" -gt 0 ] || pythons=(3.11)
+case "$arch" in x86_64 | aarch64) ;; *) fail "--arch is x86_64 or aarch64, not $arch" ;; esac
+started=$SECONDS
+
+work="$(mktemp -d "$(dirname "$out")/.bundle.XXXXXX")"
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/ascendd" "$work/wheels"
+
+# What the installer and the checks need before anything is installed: standard library only.
+cp -R checks installer systemd docs "$work/"
+cp -R ascendd/host ascendd/preflight ascendd/{__init__,error_root,errors,request_errors}.py "$work/ascendd/"
+cp packaging/install.sh LICENSE README.md "$work/"
+chmod 755 "$work/install.sh"
+find "$work" -name __pycache__ -prune -exec rm -rf {} +
+
+version="$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' ascendd/__init__.py)"
+if [ -n "$wheels" ]; then
+    cp "$wheels"/*.whl "$work/wheels/"
+else
+    pip=("$python" -m pip --disable-pip-version-check --quiet)
+    "${pip[@]}" wheel --no-deps --wheel-dir "$work/wheels" .
+    # The one dependency that is published as source only; it is pure Python.
+    "${pip[@]}" wheel --no-deps --wheel-dir "$work/wheels" -c tests/constraints.txt sdnotify
+    for target in "${pythons[@]}"; do
+        fetch=("${pip[@]}" download --dest "$work/wheels" --only-binary :all: --python-version "$target"
+            --implementation cp --platform "manylinux_2_28_$arch" --platform "manylinux_2_27_$arch"
+            --platform "manylinux_2_17_$arch" --platform "manylinux2014_$arch" --platform "linux_$arch")
+        if [ -n "$torch_index" ]; then
+            "${fetch[@]}" --no-deps --index-url "$torch_index" -c tests/constraints.txt torch
+        fi
+        "${fetch[@]}" --find-links "$work/wheels" -c tests/constraints.txt \
+            "$work"/wheels/torch-*"cp${target/./}-cp"*.whl "$work/wheels/ascendd-$version"-*.whl
+    done
+fi
+cuda=("$work"/wheels/nvidia_* "$work"/wheels/triton-*)
+[ "${#cuda[@]}" -eq 0 ] || fail "the wheels hold CUDA (${cuda[0]##*/}); name an index of CPU builds with --torch-index"
+[ -e "$(echo "$work/wheels/ascendd-$version"-*.whl)" ] || fail "there is no wheel of ascendd $version"
+
+list="$(printf '"%s", ' "${pythons[@]}")"
+printf '{"version": "%s", "pythons": [%s], "architecture": "%s"}\n' "$version" "${list%, }" "$arch" >"$work/bundle.json"
+(cd "$work" && find . -type f ! -name SHA256SUMS -printf '%P\0' | sort -z | xargs -0 sha256sum >SHA256SUMS)
+chmod 755 "$work"
+tar -czf "$out.tar.gz" --owner=0 --group=0 --transform "s|^\.|$(basename "$out")|" -C "$work" .
+mv "$work" "$out"
+echo "$out: $(du -sh "$out" | cut -f 1), $(ls "$out/wheels" | wc -l) wheels, $((SECONDS - started)) s; packed: $(du -h "$out.tar.gz" | cut -f 1)"

@@ -1,0 +1,113 @@
+"""The bundle stands alone: standard library only, Python 3.9, whole, and started by one script."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.system
+IMPORT_ALL = """
+import importlib, pathlib, sys
+sys.path.insert(0, sys.argv[1])
+for path in sorted(pathlib.Path(sys.argv[1], "installer").rglob("*.py")):
+    name = ".".join(path.relative_to(sys.argv[1]).with_suffix("").parts)
+    importlib.import_module(name[: -len(".__init__")] if name.endswith(".__init__") else name)
+import checks.__main__
+foreign = [m for m, module in sys.modules.items() if "-packages" in (getattr(module, "__file__", None) or "")]
+print(sys.version_info[:2], foreign)
+"""
+
+
+def old_python() -> str | None:
+    """A Python 3.9 on this machine; version managers keep theirs off PATH."""
+    places = [shutil.which("python3.9"), *map(str, Path.home().glob(".pyenv/versions/3.9.*/bin/python"))]
+    for path in filter(None, places):
+        if subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return path
+    return None
+
+
+@pytest.mark.parametrize("find", [lambda: shutil.which("python3"), old_python], ids=["python3", "python3.9"])
+def test_imports_with_the_standard_library_alone(bundle: Path, find) -> None:
+    """Every module of the installer and the checks loads in -I -S, on the oldest Python as well."""
+    python = find()
+    if python is None:
+        pytest.skip("there is no Python 3.9 on this machine")
+
+    done = subprocess.run(
+        [python, "-I", "-S", "-B", "-c", IMPORT_ALL, bundle], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("[]\n")
+
+
+def test_install_sh_starts_the_installer(bundle: Path, tmp_path: Path) -> None:
+    """From another folder and by a link, install.sh runs the verb with its arguments."""
+    (tmp_path / "link").symlink_to(bundle / "install.sh")
+
+    done = subprocess.run(
+        [tmp_path / "link", "plan", "--nonsense"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 64
+    assert "unrecognized arguments: --nonsense" in done.stderr
+
+
+def test_install_sh_without_python(bundle: Path, tmp_path: Path) -> None:
+    """On a host without Python it says what to install and ends with 71."""
+    for tool in ("dirname", "readlink", "bash"):
+        (tmp_path / tool).symlink_to(shutil.which(tool) or "")
+
+    done = subprocess.run(
+        [bundle / "install.sh", "plan"], env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 71
+    assert "needs Python 3.9 or newer" in done.stderr
+    assert "dnf install python3" in done.stderr
+
+
+def test_bundle_names_its_release(bundle: Path) -> None:
+    """bundle.json holds release, Pythons and architecture, and every file is in SHA256SUMS."""
+    data = json.loads((bundle / "bundle.json").read_text())
+    listed = {line.split("  ", 1)[1] for line in (bundle / "SHA256SUMS").read_text().splitlines()}
+    files = {str(path.relative_to(bundle)) for path in bundle.rglob("*") if path.is_file()}
+
+    assert (data["version"], data["pythons"]) == ("0.1.0", ["3.11"])
+    assert files - listed == {"SHA256SUMS"}
+
+
+def test_corrupt_bundle_is_refused(bundle: Path, host, tmp_path: Path) -> None:
+    """A wheel that changed after packing is named, and nothing begins."""
+    host.bundle = tmp_path / "copy"
+    shutil.copytree(bundle, host.bundle)
+    (host.bundle / "wheels/torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl").write_text("rotten")
+
+    assert host.apply() == 69
+    assert "torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl is corrupt" in host.output
+
+
+def test_wheels_of_another_machine_are_refused(host, bundle: Path) -> None:
+    """On aarch64 the wheel of x86_64 is refused by name."""
+    host.environment["ASCENDD_INSTALL_MACHINE"] = "aarch64"
+
+    assert host.run("plan", "--device", "cpu") == 69
+    assert "torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl does not fit Python 3.11 on aarch64" in host.output
+
+
+def test_bundle_refuses_cuda(tmp_path: Path) -> None:
+    """packaging/bundle.sh makes no bundle with wheels of CUDA in it."""
+    for name in ("ascendd-0.1.0-py3-none-any.whl", "nvidia_cublas-1-py3-none-manylinux_2_27_x86_64.whl"):
+        (tmp_path / name).touch()
+    script = Path(__file__).resolve().parents[2] / "packaging/bundle.sh"
+
+    done = subprocess.run([script, "--wheels", tmp_path, tmp_path / "out"], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 64
+    assert "the wheels hold CUDA (nvidia_cublas-1-" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir() if not path.name.endswith(".whl")) == []
