@@ -97,11 +97,13 @@ def _need(context: CheckContext, memory: Memory) -> Optional[Need]:
         return None
     try:
         from ascendd.config.model_facts import read_model_facts
+        from ascendd.config.resolve import check_context_length
 
         facts = read_model_facts(Path(context.model_path))
+        config = context.config or _default_config(context.model_path)
+        check_context_length(config, facts)
     except (ImportError, AscenddError):
         return None
-    config = context.config or _default_config(context.model_path)
     if _on_device(context):
         return _device_need(config, facts)
     try:

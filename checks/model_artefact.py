@@ -34,6 +34,7 @@ class ModelArtefact(Check):
         try:
             from ascendd.artefact.manifest import is_artefact
             from ascendd.config.model_facts import read_model_facts
+            from ascendd.config.resolve import check_context_length
         except ImportError as error:
             return CheckResult(Verdict.SKIPPED, f"needs {error.name}, which this Python lacks")
         tp_size = 1 if context.config is None else context.config.parallel.tensor_parallel_size
@@ -42,6 +43,8 @@ class ModelArtefact(Check):
             facts = read_model_facts(folder)
             evidence.update(architecture=facts.architecture, num_parameters=facts.num_parameters)
             facts.check_tensor_parallel(tp_size)
+            if context.config is not None:
+                check_context_length(context.config, facts)
             look = _converted if is_artefact(folder) else _hugging_face
             finding = look(folder, context, evidence)
         except AscenddError as error:
@@ -59,6 +62,8 @@ def _converted(folder: Path, context: CheckContext, evidence: Dict[str, Any]) ->
     check_complete(folder, manifest)
     if context.config is not None:
         check_tensor_parallel_size(folder, manifest, evidence["tensor_parallel_size"])
+    if "tokenizer.json" not in manifest.files:
+        return _no_tokenizer(folder)
     if not context.request.deep:
         return Finding(Verdict.PASS, f"{manifest.total_bytes} bytes present; --deep compares checksums")
     problems = verify_files(folder, manifest)
@@ -85,10 +90,14 @@ def _hugging_face(folder: Path, context: CheckContext, evidence: Dict[str, Any])
     num_bytes = sum(tensor.num_bytes for name in names for tensor in read_header(folder / name).values())
     evidence["weight_bytes"] = num_bytes
     if not (folder / "tokenizer.json").is_file():
-        remedy = Remedy("ASD-M02", "Download tokenizer.json of the model, or convert the model.")
-        return Finding(Verdict.FAIL, f"{folder} holds no tokenizer.json", remedy)
+        return _no_tokenizer(folder)
     note = "; a Hugging Face folder has no checksums to compare" if context.request.deep else ""
     return Finding(Verdict.PASS, f"{num_bytes} bytes of weights present{note}")
+
+
+def _no_tokenizer(folder: Path) -> Finding:
+    text = "Download tokenizer.json of the model into that folder, or save its tokenizer there in the fast format."
+    return Finding(Verdict.FAIL, f"{folder} holds no tokenizer.json", Remedy("ASD-M02", text))
 
 
 def weight_files(folder: Path) -> List[str]:

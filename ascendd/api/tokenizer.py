@@ -56,7 +56,7 @@ class ModelTokenizer:
         if not path.is_file():
             raise ModelNotFound(
                 f"{folder} holds no tokenizer.json",
-                remedy="Convert the model again, or save its tokenizer in the fast format beside the weights.",
+                remedy="Download the model's tokenizer.json into that folder, or save it there in the fast format.",
                 path=str(path),
             )
         try:

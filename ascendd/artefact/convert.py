@@ -30,7 +30,7 @@ from ascendd.artefact.safetensors_writer import SafetensorsWriter, file_bytes
 from ascendd.artefact.source import CheckpointSource, open_source
 from ascendd.config.model_facts import ModelFacts
 from ascendd.config.quantity import format_bytes
-from ascendd.errors import ConversionFailed, HostError, PermissionMissing, UsageError
+from ascendd.errors import ConversionFailed, HostError, ModelNotFound, PermissionMissing, UsageError
 
 SPARE_BYTES = 64 << 20  # stays free for the small files and for others who use the disk
 _MAX_LISTED = 8
@@ -45,6 +45,8 @@ class ConversionRequest(msgspec.Struct, frozen=True, kw_only=True):
     tensor_parallel_size: int = 1
     clamp: bool = False
     force: bool = False
+    # A model without a tokenizer can be measured and inspected, but not served.
+    needs_tokenizer: bool = False
 
 
 class ConversionProgress(msgspec.Struct, frozen=True):
@@ -90,6 +92,13 @@ class Converter:
             source.check_complete(facts)
             dtype = self._choose_dtype(source)
             small_files = _small_files(source, dtype)  # before the long part: an unknown tokenizer shows at once
+            if self._request.needs_tokenizer and "tokenizer.json" not in small_files:
+                raise ModelNotFound(
+                    f"{self._request.source} holds no tokenizer.json, so the converted model could not be served",
+                    remedy="Download tokenizer.json of the model into that folder, or save its tokenizer there in the "
+                    "fast format. --without-tokenizer converts the weights alone.",
+                    path=str(self._request.source / "tokenizer.json"),
+                )
             try:
                 with self.folder.locked():
                     return self._fill(source, facts, layouts, dtype, small_files)

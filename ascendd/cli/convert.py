@@ -42,6 +42,9 @@ def register(app: typer.Typer) -> None:
             bool, typer.Option("--clamp", help="Cut values beyond float16's range instead of refusing.")
         ] = False,
         force: Annotated[bool, typer.Option("--force", help="Replace DST if it is a converted model.")] = False,
+        without_tokenizer: Annotated[
+            bool, typer.Option("--without-tokenizer", help="Convert weights that come without a tokenizer.")
+        ] = False,
         as_json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
     ) -> None:
         """Convert a model; a conversion that was stopped goes on when the same command is run again."""
@@ -56,6 +59,7 @@ def register(app: typer.Typer) -> None:
             tensor_parallel_size=tensor_parallel_size,
             clamp=clamp,
             force=force,
+            needs_tokenizer=not without_tokenizer,
         )
         started = time.monotonic()
         with ProgressLines() as lines:

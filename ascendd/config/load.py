@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
 from ascendd.config.schema import InstanceConfig
 from ascendd.config.validate import ConfigProblem, validate
-from ascendd.errors import ConfigFileMissing, ConfigInvalid, ConfigSyntaxError
+from ascendd.config.yaml_text import parse_yaml
+from ascendd.errors import ConfigFileMissing, ConfigInvalid
 
 INSTANCES_DIR = Path("/etc/ascendd/instances")
 
@@ -32,26 +32,35 @@ def load_file(path: Path) -> InstanceConfig:
 
 def load_text(text: str, origin: str = "configuration") -> InstanceConfig:
     """Check YAML `text`; `origin` names it in messages."""
-    try:
-        raw = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigSyntaxError(f"{origin} is not YAML: {error}", path=origin) from error
-    if raw is None:
-        raw = {}
-    return convert(raw, origin)
+    raw = parse_yaml(text, origin)
+    return convert({} if raw is None else raw, origin)
 
 
 def convert(raw: Any, origin: str = "configuration") -> InstanceConfig:
     """Turn plain data into a checked InstanceConfig. Raises ConfigInvalid with every problem found."""
     problems = list(_shape_problems(raw, InstanceConfig, "$"))
-    if problems:
-        raise invalid(origin, problems)
-    # `engine:` with nothing below it is an empty section.
-    config = msgspec.convert({key: {} if value is None else value for key, value in raw.items()}, InstanceConfig)
-    problems = validate(config)
+    told = {problem.path for problem in problems}
+    try:
+        # The rules across keys are checked on what is left, so that one run tells everything.
+        rest = {"model": {}} | (_without(told, raw, "$") if isinstance(raw, dict) else {})
+        # `engine:` with nothing below it is an empty section.
+        rest = {key: {} if value is None else value for key, value in rest.items()}
+        if told:
+            rest["model"] = {"path": "(not there)"} | rest["model"]
+        config = msgspec.convert(rest, InstanceConfig)
+    except msgspec.ValidationError:
+        raise invalid(origin, problems) from None
+    problems += [problem for problem in validate(config) if problem.path not in told]
     if problems:
         raise invalid(origin, problems)
     return config
+
+
+def _without(paths: set[str], raw: Any, path: str) -> Any:
+    """Return `raw` without the keys at `paths`."""
+    if not isinstance(raw, dict):
+        return raw
+    return {key: _without(paths, value, f"{path}.{key}") for key, value in raw.items() if f"{path}.{key}" not in paths}
 
 
 def invalid(origin: str, problems: list[ConfigProblem]) -> ConfigInvalid:

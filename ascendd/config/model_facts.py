@@ -14,6 +14,7 @@ import msgspec
 
 from ascendd.config.expert_facts import ExpertFacts, expert_facts
 from ascendd.config.latent_facts import LatentFacts, latent_facts
+from ascendd.config.model_keys import check_numbers
 from ascendd.config.rope_facts import rope_facts, yarn_mscale
 from ascendd.errors import ModelNotFound, ModelUnsupported, WeightsCorrupt
 
@@ -171,7 +172,8 @@ def facts_from_config(
     config: dict[str, Any], generation: dict[str, Any] | None = None, origin: str = "config.json"
 ) -> ModelFacts:
     """Build ModelFacts from the two parsed files; `origin` names the first in messages."""
-    architecture = (config.get("architectures") or ["(none named)"])[0]
+    named = config.get("architectures") or ["(none named)"]
+    architecture = named[0] if isinstance(named, list) else named
     if architecture not in SUPPORTED_ARCHITECTURES:
         raise ModelUnsupported(
             f"{origin}: architecture {architecture} is not supported; supported: {', '.join(SUPPORTED_ARCHITECTURES)}",
@@ -183,6 +185,7 @@ def facts_from_config(
     if activation != "silu":
         raise ModelUnsupported(f"{origin}: activation {activation} is not supported; supported: silu")
     try:
+        check_numbers(config)
         return _facts(architecture, config, generation or {}, origin)
     except (KeyError, TypeError, ValueError, ZeroDivisionError, msgspec.ValidationError) as error:
         reason = f"key {error} is missing" if isinstance(error, KeyError) else str(error)
@@ -251,7 +254,7 @@ def _check_rotary(rotary_dim: int, head_dim: int, scaling: dict[str, Any] | None
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise WeightsCorrupt(f"{path} cannot be read: {error}", path=str(path)) from error
     if not isinstance(data, dict):
         raise WeightsCorrupt(f"{path} holds no JSON object", path=str(path))

@@ -76,11 +76,7 @@ def resolve(
     threads = int(str(pick("num_threads", engine.num_threads, device.num_cores, "cores this process may use")))
     asked_len = config.model.max_model_len
     max_model_len = int(str(pick("max_model_len", asked_len, facts.max_position_embeddings, "model")))
-    if max_model_len > facts.max_position_embeddings:
-        raise ConfigInvalid(
-            f"$.model.max_model_len = {max_model_len}: the model has {facts.max_position_embeddings} positions;"
-            f" write {facts.max_position_embeddings} or less",
-        )
+    check_context_length(config, facts)
     plan = plan_memory(
         facts=facts, device=device, dtype=dtype, kv_dtype=kv_dtype, block_size=block_size, tp_size=tp_size,
         max_num_seqs=engine.max_num_seqs, max_model_len=max_model_len,
@@ -113,6 +109,13 @@ def resolve(
         max_loras=engine.max_loras if lora_enabled(config) else 0, max_lora_rank=engine.max_lora_rank,
         max_cpu_loras=engine.max_cpu_loras,
     )  # fmt: skip
+
+
+def check_context_length(config: InstanceConfig, facts: ModelFacts) -> None:
+    """Raise ConfigInvalid where more tokens are asked for than the model has positions."""
+    asked, most = config.model.max_model_len, facts.max_position_embeddings
+    if asked is not None and asked > most:
+        raise ConfigInvalid(f"$.model.max_model_len = {asked}: the model has {most} positions; write {most} or less")
 
 
 def _check_block_size(block_size: int, device: DeviceFacts) -> None:

@@ -15,8 +15,13 @@ from msgspec import Meta
 from ascendd.config.dtype import canonical_dtype
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
-Positive = Annotated[int, Meta(ge=1)]
-Seconds = Annotated[float, Meta(ge=0)]
+Parallel = Annotated[int, Meta(ge=1, le=1024)]
+Count = Annotated[int, Meta(ge=0, le=1_000_000)]
+# Tokens or blocks: their indices are 32-bit numbers in the kernels.
+Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+# Up to a year: longer is a slip of the pen, and timers overflow far beyond it.
+Seconds = Annotated[float, Meta(ge=0, le=31_536_000)]
+Timeout = Annotated[float, Meta(gt=0, le=31_536_000)]
 Fraction = Annotated[float, Meta(gt=0, le=1)]
 # Bytes: an integer, or text such as `4GiB`, `512MB` (config.quantity.parse_bytes).
 Bytes = int | str
@@ -67,7 +72,7 @@ class ModelSection(Section, frozen=True):
     # Name in the API; default: the folder's name.
     name: str | None = None
     dtype: DType = "auto"
-    max_model_len: Positive | None = None
+    max_model_len: Size | None = None
     adapters: list[AdapterEntry] = []
     # The folder below which adapters may be loaded at run time; without it none may.
     adapter_root: str | None = None
@@ -79,31 +84,31 @@ class ModelSection(Section, frozen=True):
 class ParallelSection(Section, frozen=True):
     """How the model is spread over devices."""
 
-    tensor_parallel_size: Positive = 1
-    pipeline_parallel_size: Positive = 1
+    tensor_parallel_size: Parallel = 1
+    pipeline_parallel_size: Parallel = 1
     # Logical device ids; default: the first tp x pp ones.
-    devices: list[Annotated[int, Meta(ge=0)]] | None = None
+    devices: list[Annotated[int, Meta(ge=0, le=1023)]] | None = None
 
 
 class EngineSection(Section, frozen=True):
     """Batching and KV cache. One of kv_cache_memory, max_num_blocks, gpu_memory_utilization at most; all per device."""
 
     device: DeviceKind = "auto"
-    max_num_seqs: Positive = 64
+    max_num_seqs: Annotated[int, Meta(ge=1, le=65_536)] = 64
     # Tokens in one step; default 512 on a CPU, 2048 elsewhere.
-    max_num_batched_tokens: Positive | None = None
+    max_num_batched_tokens: Size | None = None
     # Tokens in a KV block; default 16, on NPU 128. The device says which of these its kernels take.
     block_size: BlockSize | None = None
     kv_cache_dtype: DType = "auto"
     kv_cache_memory: Bytes | None = None
-    max_num_blocks: Positive | None = None
+    max_num_blocks: Size | None = None
     gpu_memory_utilization: Fraction | None = None
     enable_prefix_caching: bool = True
     # Graph mode is on by default where the device has it; true turns it off.
     enforce_eager: bool = False
     # CPU threads of the engine; default: the cores this process may use.
-    num_threads: Positive | None = None
-    seed: Annotated[int, Meta(ge=0)] | None = None
+    num_threads: Parallel | None = None
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
     # LoRA; default: on where model.adapters or model.adapter_root is set.
     enable_lora: bool | None = None
     # Different adapters in one step.
@@ -120,22 +125,22 @@ class AdmissionSection(Section, frozen=True):
     """What is taken in."""
 
     # Requests that may wait for a place in the batch; more are answered 429.
-    max_queue: Annotated[int, Meta(ge=0)] = 256
-    request_timeout_s: Annotated[float, Meta(gt=0)] = 600.0
+    max_queue: Count = 256
+    request_timeout_s: Timeout = 600.0
 
 
 class HealthSection(Section, frozen=True):
     """When a child counts as hung."""
 
-    step_deadline_s: Annotated[float, Meta(gt=0)] = 120.0
-    self_test_timeout_s: Annotated[float, Meta(gt=0)] = 60.0
+    step_deadline_s: Timeout = 120.0
+    self_test_timeout_s: Timeout = 60.0
 
 
 class RecoverySection(Section, frozen=True):
     """How what dies is restarted: exponential backoff, at most `max_restarts` in `window_s`, then it fails."""
 
-    max_restarts: Annotated[int, Meta(ge=0)] = 5
-    window_s: Annotated[float, Meta(gt=0)] = 600.0
+    max_restarts: Count = 5
+    window_s: Timeout = 600.0
     # Default: 1 and 60 s on CPU, 10 and 300 s elsewhere.
     backoff_min_s: Seconds | None = None
     backoff_max_s: Seconds | None = None

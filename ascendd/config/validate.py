@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import ipaddress
 import math
+import reprlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ascendd.config.quantity import parse_bytes
+from ascendd.config.quantity import format_bytes, parse_bytes
 from ascendd.config.schema import InstanceConfig
+
+# No setting makes sense beyond these; the first is held in memory for each open request.
+_MOST_BYTES = {
+    "$.listen.max_body_bytes": 1 << 30,
+    "$.engine.kv_cache_memory": 1 << 50,
+    "$.log.max_bytes": 1 << 40,
+}
+# Bounded: a few lines of YAML can name each other into a value without end.
+_REPR = reprlib.Repr()
+_REPR.maxlevel, _REPR.maxlist, _REPR.maxstring, _REPR.maxother = 2, 8, 76, 76
 
 
 class ConfigProblem(msgspec.Struct, frozen=True):
@@ -79,9 +90,12 @@ def validate(config: InstanceConfig) -> list[ConfigProblem]:
     ):
         if value is not None:
             try:
-                parse_bytes(value)
+                num_bytes = parse_bytes(value)
             except ValueError as error:
                 add(path, value, str(error).removeprefix(repr(value)).strip(), "")
+            else:
+                if num_bytes > (most := _MOST_BYTES[path]):
+                    add(path, value, f"is more than {format_bytes(most)}", f"write {format_bytes(most)} or less")
     tokens, seqs = config.engine.max_num_batched_tokens, config.engine.max_num_seqs
     if tokens is not None and tokens < seqs:
         add(
@@ -104,13 +118,27 @@ def validate(config: InstanceConfig) -> list[ConfigProblem]:
     if low is not None and high is not None and low > high:
         add("$.recovery.backoff_min_s", low, f"is more than backoff_max_s ({high:g})", "")
     problems += _adapter_problems(config)
-    for section_name in config.__struct_fields__:
-        section_value = getattr(config, section_name)
-        for key in section_value.__struct_fields__:
-            number = getattr(section_value, key)
-            if isinstance(number, float) and not math.isfinite(number):
-                add(f"$.{section_name}.{key}", number, "is not a finite number", "")
+    problems += _value_problems(config, "$")
     return problems
+
+
+def _value_problems(value: Any, path: str) -> Iterator[ConfigProblem]:
+    """Rules that hold for every value, wherever it stands."""
+    if isinstance(value, msgspec.Struct):
+        for key in value.__struct_fields__:
+            yield from _value_problems(getattr(value, key), f"{path}.{key}")
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _value_problems(item, f"{path}[{index}]")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _value_problems(item, f"{path}.{key}")
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield ConfigProblem(path, value, "is not a finite number", "")
+    elif isinstance(value, str) and not value.isprintable():
+        yield ConfigProblem(path, value, "has a line break or another character that does not print", "remove it")
+    elif value == "":
+        yield ConfigProblem(path, value, "is empty", "write a value, or leave the key out")
 
 
 def _adapter_problems(config: InstanceConfig) -> Iterator[ConfigProblem]:
@@ -154,5 +182,5 @@ def _is_loopback(host: str) -> bool:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    text = _REPR.repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, List, Mapping, Optional
 
-from ascendd.errors import PreflightFailed
+from ascendd.errors import ConfigInvalid, PreflightFailed
 from ascendd.preflight.check import CheckResult, Verdict
 from ascendd.preflight.context import CheckRequest
 from ascendd.preflight.discover import find_checks
@@ -20,7 +20,8 @@ def run_gate(config: Any, environ: Optional[Mapping[str, str]] = None, root: str
     """
     Run the fast checks for an InstanceConfig inside the service; return their results.
 
-    Raises PreflightFailed (fact `results`: plain data of all) when one FAILs. WARN and ERROR do not stop a start:
+    Raises PreflightFailed (fact `results`: plain data of all) when one FAILs, ConfigInvalid when the cause is a value
+    in the file. WARN and ERROR do not stop a start:
     what could not be measured is for the doctor to say. Blocks for seconds: call it from a thread.
     """
     import msgspec
@@ -35,6 +36,10 @@ def run_gate(config: Any, environ: Optional[Mapping[str, str]] = None, root: str
     failed = [result for result in results if result.verdict is Verdict.FAIL]
     if failed:
         remedies = [result.remedy.text for result in failed if result.remedy is not None]
+        wrong = [result for result in failed if result.remedy is not None and result.remedy.runbook.startswith("ASD-C")]
+        if wrong:
+            # What the file asks for is wrong on any host, so it is told as a fault of the file.
+            raise ConfigInvalid("; ".join(result.summary for result in wrong), remedy=" ".join(remedies))
         raise PreflightFailed(
             "; ".join(f"{result.check_id}: {result.summary}" for result in failed),
             remedy=" ".join(remedies) or None,

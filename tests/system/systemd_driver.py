@@ -158,9 +158,9 @@ def install(repository: Path, bin_folder: Path) -> dict[str, Any]:
     # The interpreter is below /root here, and a watchdog of 30 s would make the test wait that long.
     drop_in = units / "ascendd@.service.d"
     drop_in.mkdir()
-    # A checkout below /tmp is hidden by PrivateTmp as an interpreter in a home is by ProtectHome.
-    below_tmp = bin_folder.is_relative_to("/tmp")
-    bind = f"BindReadOnlyPaths={repository}\n" if below_tmp else ""
+    # What is below /tmp is hidden by PrivateTmp as an interpreter in a home is by ProtectHome.
+    below_tmp = [folder for folder in (repository, bin_folder.parent) if folder.is_relative_to("/tmp")]
+    bind = "".join(f"BindReadOnlyPaths={folder}\n" for folder in below_tmp)
     (drop_in / "lab.conf").write_text(f"[Service]\nProtectHome=read-only\nWatchdogSec=5\nRestartSec=1\n{bind}")
     sysusers = run("systemd-sysusers", "ascendd.conf")
     tmpfiles = run("systemd-tmpfiles", "--create", "ascendd.conf")
@@ -171,7 +171,7 @@ def install(repository: Path, bin_folder: Path) -> dict[str, Any]:
     text = (
         f"listen: {{port: {PORT}}}\nmetrics: {{port: {METRICS_PORT}}}\nengine: {{max_num_blocks: 2048, device: cpu}}\n"
     )
-    (instances / "qwen2.yaml").write_text(f"model: {{path: {model}}}\n{text}recovery: {{backoff_min_s: 1}}\n")
+    (instances / "qwen2.yaml").write_text(f"model: {{path: {model}}}\n{text}recovery: {{backoff_min_s: 1, drain_timeout_s: 80}}\n")
     (instances / "missing.yaml").write_text(f"model: {{path: /var/lib/ascendd/models/none}}\n{text}")
     for file in instances.iterdir():
         shutil.chown(file, "root", "ascendd")
@@ -285,7 +285,7 @@ def kill_supervisor(number: signal.Signals) -> dict[str, Any]:
 
 def stop() -> dict[str, Any]:
     """Stop the instance under a running stream."""
-    stream = Stream(3000)
+    stream = Stream(2000)
     stream.start()
     assert stream.flowing.wait(30), stream.answer.body[-500:]
     pids = children()
@@ -294,7 +294,7 @@ def stop() -> dict[str, Any]:
     wait(lambda: state() != "active", "deactivation")
     during = post().status
     is_open = stream.is_alive()
-    stream.join(60)
+    stream.join(100)
     wait(lambda: state() in ("inactive", "failed"), "the stop")
     return {
         "stream_end": stream.answer.body[-400:],

@@ -30,8 +30,9 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     driver = ROOT / "tests/system/systemd_driver.py"
     bin_folder = Path(sys.prefix) / "bin"
     # The machine has a /tmp of its own.
-    checkout = ["--bind", ROOT] if ROOT.is_relative_to("/tmp") else []
-    command = [LAB, "--bind", out, *checkout, "--", sys.executable, driver, ROOT, bin_folder, out / "facts.json"]
+    hidden = [folder for folder in (ROOT, Path(sys.prefix)) if folder.is_relative_to("/tmp")]
+    binds = [part for folder in (out, *hidden) for part in ("--bind", folder)]
+    command = [LAB, *binds, "--", sys.executable, driver, ROOT, bin_folder, out / "facts.json"]
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
     if done.returncode == NOT_BOOTED:
         pytest.skip(f"no machine could be booted here: {done.stderr[-500:]}")

@@ -4,9 +4,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from ascendd.errors import PreflightFailed
+from ascendd.errors import ConfigInvalid, PreflightFailed
 from ascendd.preflight.check import Verdict
 from ascendd.preflight.context import CheckContext, CheckRequest
 from ascendd.preflight.discover import find_checks
@@ -26,7 +27,7 @@ def test_all_nine_checks_pass_on_a_sound_910b_machine(machine: Any) -> None:
     assert exit_code(list(results.values())) is DoctorExit.PASS
     assert results["npu-presence"].evidence["counts"] == {"pci": 2, "nodes": 2, "npu_smi": 2, "acl": 2}
     assert "Ascend910B3" in results["acl-runtime"].summary
-    assert "checksums of 3 files equal" in results["model-artefact"].summary
+    assert "checksums of 4 files equal" in results["model-artefact"].summary
 
 
 def test_a_device_that_hangs_is_an_error_that_names_the_call_and_the_seconds(machine: Any) -> None:
@@ -136,6 +137,17 @@ def test_the_gate_lets_a_sound_machine_start_and_names_what_stops_another(machin
 
     assert {result.verdict for result in passed} == {Verdict.PASS}
     assert len(passed) == len(caught.value.facts["results"]) == 5
+
+
+def test_a_context_beyond_the_models_is_a_fault_of_the_file(machine: Any) -> None:
+    """A max_model_len that no host could serve is told as a wrong value, not as missing memory."""
+    config = machine.config()
+    config = msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, max_model_len=99_999_999))
+
+    with pytest.raises(ConfigInvalid, match=r"model.max_model_len = 99999999: the model has \d+ positions") as caught:
+        run_gate(config, machine.environ, root=str(machine.root))
+
+    assert caught.value.exit_code == 78
 
 
 def test_a_machine_with_a_driver_and_no_card_is_not_taken_for_a_cpu_host(machine: Any) -> None:

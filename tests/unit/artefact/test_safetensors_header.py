@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 
@@ -33,6 +34,15 @@ def test_header_is_read(tmp_path: Path) -> None:
 
     start = path.stat().st_size - 8
     assert tensors == {"b": StoredTensor("BF16", (2,), start + 4, 4), "a": StoredTensor("F32", (), start, 4)}
+
+
+def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    """Opening a pipe would wait for a writer for ever, so only regular files are opened."""
+    path = tmp_path / "x.safetensors"
+    os.mkfifo(path)
+
+    with pytest.raises(WeightsCorrupt, match="is not a regular file"):
+        read_header(path)
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,23 @@ BAD = [
         MODEL + "recovery: {backoff_min_s: 9, backoff_max_s: 3}",
         ["$.recovery.backoff_min_s = 9.0: is more than backoff_max_s (3)"],
     ),
-    (MODEL + "health: {step_deadline_s: .inf}", ["$.health.step_deadline_s = inf: is not a finite number"]),
+    (MODEL + "health: {step_deadline_s: .inf}", ["$.health.step_deadline_s = inf: expected `float` <= 31536000"]),
+    (MODEL + "engine: {seed: 18446744073709551616}", ["$.engine.seed = 18446744073709551616: "]),
+    (MODEL + "engine: {num_threads: 100000}", ["$.engine.num_threads = 100000: expected `int` <= 1024"]),
+    (
+        MODEL + "engine: {max_num_seqs: 1000000000000}",
+        ["$.engine.max_num_seqs = 1000000000000: expected `int` <= 65536"],
+    ),
+    (MODEL + "recovery: {drain_timeout_s: 1.0e+300}", ["$.recovery.drain_timeout_s = 1e+300: expected `float` <="]),
+    (MODEL + "listen: {max_body_bytes: 99999TB}", ["$.listen.max_body_bytes = '99999TB': is more than 1.00 GiB"]),
+    ("model: {path: m, name: ''}", ["$.model.name = '': is empty; write a value, or leave the key out"]),
+    ('model: {path: "a\\nb"}', ["$.model.path = 'a\\nb': has a line break"]),
+    ('model: {path: "a\\0b"}', ["$.model.path = 'a\\x00b': has a line break or another character"]),
+    (
+        MODEL + "listen: {port: 70000}\nmetrics: {host: 0.0.0.0}",
+        ["$.listen.port = 70000", "$.metrics.host = '0.0.0.0'"],
+    ),
+    ("engine: {max_num_seqs: 64, max_num_batched_tokens: 32}", ["$.model: is required", "is less than max_num_seqs"]),
     (MODEL + "admission: {request_timeout_s: .nan}", ["$.admission.request_timeout_s = nan"]),
     (MODEL + "admission: {request_timeout_s: -3}", ["$.admission.request_timeout_s = -3: expected `float` > 0"]),
     (MODEL + "1: 2", ["$.1 = 2: is not a known key"]),
@@ -205,3 +221,39 @@ def test_plain_data_is_checked_like_a_file() -> None:
     """The command line builds plain data and gets the same messages."""
     with pytest.raises(ConfigInvalid, match=r"\$\.listen\.port = 'x'"):
         convert({"model": {"path": "/m"}, "listen": {"port": "x"}})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (MODEL + "engine: {seed: 2024-13-45}", "month must be in 1..12"),
+        ("[" * 5000, "nested too deep"),
+        (MODEL + "engine: !!python/object:os.system {}", "could not determine a constructor"),
+        ("model: {path: m", "is not YAML"),
+    ],
+)
+def test_text_that_cannot_be_read_is_a_syntax_error(text: str, expected: str) -> None:
+    """Whatever the YAML reader trips over is one named error of the file."""
+    with pytest.raises(ConfigSyntaxError, match=expected):
+        load_text(text, "x.yaml")
+
+
+def test_a_key_written_twice_is_refused_with_its_lines() -> None:
+    """The reader would keep the last of two equal keys, so each pair is named with its lines."""
+    text = "model:\n  path: a\n  path: b\nlisten: {port: 1}\nlisten: {port: 2}\n"
+
+    with pytest.raises(ConfigInvalid) as caught:
+        load_text(text, "x.yaml")
+
+    assert set(caught.value.facts["problems"]) == {"`path` in lines 2 and 3", "`listen` in lines 4 and 5"}
+
+
+def test_values_that_name_each_other_are_told_in_bounded_space() -> None:
+    """A few lines of aliases make a value of astronomic size, which a message must not spell out."""
+    lines = ["a: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"b{n}: &a{n + 1} [" + ", ".join([f"*a{n}"] * 9) + "]" for n in range(12)]
+
+    with pytest.raises(ConfigInvalid) as caught:
+        load_text(MODEL + "\n".join(lines), "x.yaml")
+
+    assert len(caught.value.message) < 10_000

@@ -134,10 +134,14 @@ def test_unsupported_features_are_named(change: dict[str, Any], expected: str) -
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"hidden_size": None}, "config.json: "),
-        ({"num_attention_heads": 0}, "config.json: "),
-        ({"num_hidden_layers": -1}, "config.json: .*num_layers"),
-        ({"vocab_size": "many"}, "config.json: .*vocab_size"),
+        ({"hidden_size": None}, "config.json: hidden_size = null: must be a whole number from 1 to 1048576"),
+        ({"num_attention_heads": 0}, "config.json: num_attention_heads = 0: must be a whole number from 1"),
+        ({"num_hidden_layers": -1}, "config.json: num_hidden_layers = -1: must be"),
+        ({"num_hidden_layers": 10**12}, "config.json: num_hidden_layers = 1000000000000: must be .* to 10000"),
+        ({"vocab_size": "many"}, "config.json: vocab_size = 'many': must be"),
+        ({"rms_norm_eps": float("nan")}, "config.json: rms_norm_eps = nan: must be a number from 0 to 1"),
+        ({"rope_theta": "big"}, "config.json: rope_theta = 'big': must be a number"),
+        ({"head_dim": True}, "config.json: head_dim = True: must be a whole number"),
     ],
 )
 def test_nonsense_in_the_file_is_a_named_error(change: dict[str, Any], expected: str) -> None:
@@ -150,7 +154,7 @@ def test_missing_key_is_named() -> None:
     """A file without a size says which."""
     config = {key: value for key, value in QWEN2_7B.items() if key != "num_hidden_layers"}
 
-    with pytest.raises(WeightsCorrupt, match="key 'num_hidden_layers' is missing"):
+    with pytest.raises(WeightsCorrupt, match="num_hidden_layers is missing: it must be a whole number from 1 to 10000"):
         facts_from_config(config)
 
 
