@@ -171,7 +171,9 @@ def install(repository: Path, bin_folder: Path) -> dict[str, Any]:
     text = (
         f"listen: {{port: {PORT}}}\nmetrics: {{port: {METRICS_PORT}}}\nengine: {{max_num_blocks: 2048, device: cpu}}\n"
     )
-    (instances / "qwen2.yaml").write_text(f"model: {{path: {model}}}\n{text}recovery: {{backoff_min_s: 1, drain_timeout_s: 80}}\n")
+    (instances / "qwen2.yaml").write_text(
+        f"model: {{path: {model}}}\n{text}recovery: {{backoff_min_s: 1, drain_timeout_s: 80}}\n"
+    )
     (instances / "missing.yaml").write_text(f"model: {{path: /var/lib/ascendd/models/none}}\n{text}")
     for file in instances.iterdir():
         shutil.chown(file, "root", "ascendd")
