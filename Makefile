@@ -7,6 +7,7 @@
 #
 #   make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu      (a CPU build: 200 MB, not the 2 GB with CUDA)
 #
+# WORKERS is the number of processes that run tests (default: one more than there are cores, 8 at most).
 # PYTHON names the interpreter for .venv where the first Python 3.10-3.12 on PATH is not the one wanted.
 
 SHELL := /bin/bash
@@ -21,7 +22,9 @@ PY := $(VENV)/bin/python
 DEMO := .demo
 CONSTRAINTS := tests/constraints.txt
 PIP := $(PY) -m pip --disable-pip-version-check install -qq
-PYTEST := $(PY) -m pytest
+# Most tests wait more than they compute, so there is one worker more than there are cores. A file's tests stay together.
+WORKERS ?= $(shell cores=$$(nproc); echo $$(( cores < 7 ? cores + 1 : 8 )))
+PYTEST := $(PY) -m pytest -n $(WORKERS) --dist loadfile
 
 .PHONY: help venv venv-dev model demo test test-all check fmt bench clean
 

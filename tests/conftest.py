@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import fnmatch
 import ipaddress
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -92,10 +94,12 @@ def demo_folder() -> Path:
 def demo_model(demo_folder: Path) -> Path:
     """The demo model converted for one device, made on first use and kept beside its source."""
     target = demo_folder / "smollm2-135m"
-    if not target.is_dir():
-        (source,) = demo_folder.glob("*.gguf")
-        command = [sys.executable, "-m", "ascendd", "convert", str(source), str(target)]
-        subprocess.run(command, check=True, timeout=300)
+    with (demo_folder / "convert.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes
+        if not target.is_dir():
+            (source,) = demo_folder.glob("*.gguf")
+            command = [sys.executable, "-m", "ascendd", "convert", str(source), str(target)]
+            subprocess.run(command, check=True, timeout=300)
     return target
 
 
@@ -140,9 +144,18 @@ class SkipRecorder:
         """Note a module skipped as a whole."""
         self._record(report)
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take a worker's skips: of a module skipped as a whole only the worker knows."""
+        for nodeid, reason in getattr(node, "workeroutput", {}).get("unexpected_skips", []):
+            if nodeid not in dict(self.unexpected):
+                self.unexpected.append((nodeid, reason))
+
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Turn unexpected skips into a failed session."""
+        """Turn unexpected skips into a failed session; a worker of pytest-xdist tells the session that started it."""
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["unexpected_skips"] = self.unexpected
         if self.unexpected and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -34,14 +34,14 @@ def test_fails_as_known():
 '''
 
 
-def run_sample(folder: Path, allowed: str, ci: str) -> subprocess.CompletedProcess[str]:
+def run_sample(folder: Path, allowed: str, ci: str, *more: str) -> subprocess.CompletedProcess[str]:
     """Run SAMPLE under a copy of the root conftest with `allowed` as the list of skips."""
     shutil.copy(TESTS / "conftest.py", folder / "conftest.py")
     (folder / "allowed_skips.txt").write_text(allowed, encoding="utf-8")
     (folder / "test_sample.py").write_text(SAMPLE, encoding="utf-8")
     (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *more, str(folder)],
         cwd=folder,
         env={**os.environ, "CI": ci},
         capture_output=True,
@@ -70,6 +70,15 @@ def test_listed_skip_passes(tmp_path: Path, allowed: str, ci: str) -> None:
 
     assert result.returncode == 0, result.stdout
     assert "does not name" not in result.stdout
+
+
+def test_skips_in_worker_processes_count(tmp_path: Path) -> None:
+    """With pytest-xdist a module skipped as a whole is known to the worker alone, and still fails the run."""
+    (tmp_path / "test_module.py").write_text("import pytest\npytest.importorskip('no_such_thing')\n", encoding="utf-8")
+    result = run_sample(tmp_path, "test_sample.py::test_skips* # full moon\n", "true", "-n", "2", "--dist", "loadfile")
+
+    assert result.returncode == 1, result.stdout
+    assert result.stdout.count("test_module.py: Skipped: could not import 'no_such_thing'") == 1, result.stdout
 
 
 def test_line_without_reason_is_refused(tmp_path: Path) -> None:
