@@ -8,6 +8,7 @@ import sys
 from typing import List, Optional
 
 from ascendd.errors import AscenddError, ExitCode
+from ascendd.host.fake_host import require_fake_host
 from ascendd.preflight.context import CheckContext, CheckRequest
 from ascendd.preflight.discover import select
 from ascendd.preflight.report import exit_code, print_report, to_json
@@ -31,13 +32,15 @@ def main(argv: Optional[List[str]] = None) -> int:
     parser.add_argument("--model", metavar="PATH", help="a model folder to check")
     parser.add_argument("--deep", action="store_true", help="also what takes minutes: checksums")
     parser.add_argument("--only", metavar="ID", action="append", default=[], help="run this check; can be repeated")
+    parser.add_argument("--host-root", metavar="DIR", default="/", help="check a fake host, a folder with .fake-host")
     parser.add_argument("--json", action="store_true", dest="as_json")
     args = parser.parse_args(argv)
     try:
         checks = select(CHECKS, args.only, args.deep)
+        root = require_fake_host(args.host_root)
     except AscenddError as error:
         parser.error(error.message)
-    request = CheckRequest(device=args.device, model_path=args.model, deep=args.deep)
+    request = CheckRequest(device=args.device, model_path=args.model, deep=args.deep, root=root)
     results = run_checks(checks, request)
     titles = {check.id: check.title for check in checks}
     target = CheckContext(request).target

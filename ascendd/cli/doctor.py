@@ -24,6 +24,9 @@ def doctor(  # noqa: PLR0917 - typer reads one parameter per option
     device: Annotated[str, typer.Option(metavar="[auto|npu|cpu]", help="What kind of instance to check for.")] = "auto",
     deep: Annotated[bool, typer.Option(help="Also what takes minutes, such as checksums.")] = False,
     only: Annotated[Optional[list[str]], typer.Option(metavar="ID", help="Run this check; can be repeated.")] = None,
+    host_root: Annotated[
+        str, typer.Option(metavar="DIR", help="Check a fake host: a folder that holds .fake-host.")
+    ] = "/",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
     """
@@ -31,6 +34,7 @@ def doctor(  # noqa: PLR0917 - typer reads one parameter per option
 
     Exit status: 0 all pass, 1 warnings, 2 failures, 3 something could not be checked.
     """
+    from ascendd.host.fake_host import require_fake_host
     from ascendd.preflight.context import CheckContext, CheckRequest
     from ascendd.preflight.discover import find_checks, select
     from ascendd.preflight.report import exit_code, print_report, to_json
@@ -43,6 +47,7 @@ def doctor(  # noqa: PLR0917 - typer reads one parameter per option
         raise typer.BadParameter(f"{' and '.join(named)} exclude each other: name one")
     try:
         checks = select(find_checks(), only or [], deep)
+        root = require_fake_host(host_root)
     except UsageError as error:
         raise typer.BadParameter(error.message) from error
     request = CheckRequest(
@@ -51,6 +56,7 @@ def doctor(  # noqa: PLR0917 - typer reads one parameter per option
         config_json=_config_json(instance, config),
         model_path=None if model is None else str(model),
         deep=deep,
+        root=root,
     )
     results = run_checks(checks, request)
     titles = {check.id: check.title for check in checks}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import fnmatch
 import os
 from pathlib import Path
-from typing import Optional, Tuple
+from typing import Any, Optional, Tuple
 
 from ascendd.errors import ProbeUnavailable
+from ascendd.host.fake_host import FakeHost, read_fake_host
 
 
 class HostFiles:
@@ -15,6 +16,7 @@ class HostFiles:
 
     def __init__(self, root: str = "/") -> None:
         self.root = root.rstrip("/")
+        self.fake: Optional[FakeHost] = read_fake_host(self.root)
 
     def real(self, path: str) -> str:
         """Return the path to hand to the operating system."""
@@ -70,9 +72,28 @@ class HostFiles:
 
     def open_read_write(self, path: str) -> Optional[str]:
         """Open `path` for reading and writing, as a process that uses the device would; return why not, or None."""
+        if self.fake is not None and path in self.fake.denied:
+            return self.fake.denied[path]
         try:
             descriptor = os.open(self.real(path), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             return error.strerror or str(error)
         os.close(descriptor)
         return None
+
+    def disk_space(self, path: str) -> Tuple[int, int]:
+        """Return total bytes and those free to this user where `path` lies. Raises ProbeUnavailable."""
+        if self.fake is not None:
+            mounts = [mount for mount in self.fake.disks if path == mount or path.startswith(mount.rstrip("/") + "/")]
+            if not mounts:
+                raise ProbeUnavailable(f"{path} lies on no file system that is known", path=path)
+            return self.fake.disks[max(mounts, key=len)]
+        try:
+            found = os.statvfs(self.real(path))
+        except OSError as error:
+            raise ProbeUnavailable(f"{path} cannot be measured: {error.strerror or error}", path=path) from error
+        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+    def fact(self, name: str) -> Any:
+        """Return what a fake host says of `name`, which no file can; None on a real host."""
+        return None if self.fake is None else self.fake.facts.get(name)

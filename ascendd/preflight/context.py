@@ -14,10 +14,12 @@ from typing import Any, Callable, Dict, FrozenSet, Mapping, Optional
 
 from ascendd.errors import ProbeUnavailable
 from ascendd.host import acl
-from ascendd.host.command import RunCommand, run_command
+from ascendd.host.command import RunCommand
+from ascendd.host.fake_host import require_fake_host
 from ascendd.host.files import HostFiles
 from ascendd.host.npu_smi import CALL_TIMEOUT_S, NpuSmi, find_npu_smi
 from ascendd.host.service_environment import ServiceEnvironment, read_service_environment
+from ascendd.host.tool import host_runner
 from ascendd.preflight.target import DeviceChoice, Target, choose_target
 
 
@@ -26,8 +28,8 @@ class CheckRequest:
     """
     What is to be checked, as plain data.
 
-    `config_json` is an InstanceConfig; `root` another root folder for every host file; `patience` a factor on every
-    time limit; `inside_service` says that this process already has the service's environment.
+    `config_json` is an InstanceConfig; `root` a fake host in place of this one (UsageError where it has no mark);
+    `patience` a factor on every time limit; `inside_service` says that this process has the service's environment.
     """
 
     device: str = "auto"
@@ -54,9 +56,11 @@ class CheckContext:
 
     def __init__(self, request: CheckRequest) -> None:
         self.request = request
-        self.files = HostFiles(request.root)
-        self.run: RunCommand = run_command
+        self.files = HostFiles(require_fake_host(request.root))
+        self.run: RunCommand = host_runner(self.files)
         self.environ: Mapping[str, str] = request.environ
+        if self.files.fake is not None and self.files.fake.environ is not None:
+            self.environ = self.files.fake.environ  # not that of the machine around it
         self.clock: Callable[[], float] = time.monotonic
         self.acl_count: AclCount = acl.count_devices
         self.acl_round_trip: AclRoundTrip = acl.round_trip

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Mapping, Sequence, TextIO
 
 from ascendd import __version__
 from ascendd.preflight.check import CheckResult, Verdict
-from ascendd.preflight.target import Target
+from ascendd.preflight.target import FAKE_HOST, Target
 
 SCHEMA_VERSION = 1
 
@@ -58,6 +58,10 @@ def verdict_line(results: Sequence[CheckResult]) -> str:
     return f"{head} ({', '.join(parts) or 'no checks'})"
 
 
+def _last_line(results: Sequence[CheckResult], target: Target) -> str:
+    return verdict_line(results) + ("" if target.fake_root is None else f" [{FAKE_HOST}]")
+
+
 def to_json(results: Sequence[CheckResult], target: Target, titles: Mapping[str, str]) -> Dict[str, Any]:
     """Return the report as plain data. Fields are only ever added while the schema version stays."""
     return {
@@ -65,6 +69,7 @@ def to_json(results: Sequence[CheckResult], target: Target, titles: Mapping[str,
         "version": __version__,
         "device": "npu" if target.is_npu else "cpu",
         "device_reason": target.reason,
+        "fake_host": target.fake_root,
         "exit_code": int(exit_code(results)),
         "summary": verdict_line(results),
         "checks": [{**result.to_json(), "title": titles[result.check_id]} for result in results],
@@ -113,7 +118,7 @@ def _print_rich(results: Sequence[CheckResult], target: Target, titles: Mapping[
         console.print(Text("\nWhat to do", style="bold"))
         for line in lines:
             console.print(Text(line), soft_wrap=True)
-    console.print(Text("\n" + verdict_line(results), style="bold"))
+    console.print(Text("\n" + _last_line(results, target), style="bold"))
 
 
 def _print_plain(results: Sequence[CheckResult], target: Target, titles: Mapping[str, str], out: TextIO) -> None:
@@ -134,4 +139,4 @@ def _print_plain(results: Sequence[CheckResult], target: Target, titles: Mapping
         write("\nWhat to do")
         for line in lines:
             write(line)
-    write("\n" + verdict_line(results))
+    write("\n" + _last_line(results, target))

@@ -11,6 +11,9 @@ from ascendd.host.files import HostFiles
 from ascendd.host.pci import find_pci_npus
 from ascendd.host.version_files import INSTALL_INFO, read_driver
 
+# Stands in every report of a machine that is only a folder.
+FAKE_HOST = "FAKE HOST"
+
 
 class DeviceChoice(enum.Enum):
     """What the operator asked to have checked."""
@@ -22,13 +25,18 @@ class DeviceChoice(enum.Enum):
 
 @dataclass(frozen=True)
 class Target:
-    """What is checked. `reason` and, for a CPU, `why_no_npu` are for the operator; `has_model`: one was named."""
+    """
+    What is checked. `reason` and, for a CPU, `why_no_npu` are for the operator; `has_model`: one was named.
+
+    `fake_root` is the folder of a fake host; then `reason` begins with FAKE HOST.
+    """
 
     is_npu: bool
     reason: str
     why_no_npu: str = ""
     families: Tuple[str, ...] = ()
     has_model: bool = False
+    fake_root: Optional[str] = None
 
 
 def choose_target(files: HostFiles, choice: DeviceChoice, configured: Optional[str], has_model: bool) -> Target:
@@ -39,12 +47,14 @@ def choose_target(files: HostFiles, choice: DeviceChoice, configured: Optional[s
     """
     npus = find_pci_npus(files)
     families = tuple(sorted({npu.family for npu in npus}))
+    fake_root = None if files.fake is None else files.root
+    mark = "" if fake_root is None else f"{FAKE_HOST} {fake_root}: "
 
     def npu(reason: str) -> Target:
-        return Target(True, reason, families=families, has_model=has_model)
+        return Target(True, mark + reason, families=families, has_model=has_model, fake_root=fake_root)
 
     def cpu(reason: str, why_no_npu: str) -> Target:
-        return Target(False, reason, why_no_npu, families, has_model)
+        return Target(False, mark + reason, why_no_npu, families, has_model, fake_root)
 
     if choice is DeviceChoice.CPU:
         return cpu("--device cpu: checking what a CPU instance needs", "--device cpu")

@@ -69,6 +69,7 @@ class Machine:
             "PYTHONPATH": "/usr/local/Ascend/ascend-toolkit/latest/python/site-packages",
             "LD_LIBRARY_PATH": "/usr/local/Ascend/driver/lib64/driver:/usr/local/Ascend/ascend-toolkit/latest/lib64",
         }
+        self.write(".fake-host", "{}")
         for number, (vendor, device) in enumerate([("0x19e5", "0xd802"), ("0x19e5", "0xd802"), ("0x19e5", "0xa255")]):
             self.write(f"sys/bus/pci/devices/0000:c{number}:00.0/vendor", vendor + "\n")
             self.write(f"sys/bus/pci/devices/0000:c{number}:00.0/device", device + "\n")

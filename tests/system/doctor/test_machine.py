@@ -1,7 +1,6 @@
 """The whole doctor on a recorded machine: all nine checks pass; what hangs is killed; the gate of a start decides."""
 
 import time
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -90,24 +89,22 @@ def test_an_artefact_packed_for_another_tensor_parallel_size_is_refused(machine:
     assert "packed for tensor_parallel_size 2, the configuration asks for 1" in result.summary
 
 
-def test_a_named_instance_is_judged_by_the_environment_of_its_unit(machine: Any, tmp_path: Path) -> None:
+def test_a_named_instance_is_judged_by_the_environment_of_its_unit(machine: Any) -> None:
     """With --instance the unit's Environment and EnvironmentFile count, and the shell's variables do not."""
     lines = "\n".join(
         f"{key}={value}" for key, value in machine.environ.items() if key not in ("PATH", "LD_LIBRARY_PATH")
     )
     machine.write("etc/ascendd/qwen2.env", lines)
-    bin_dir = tmp_path / "bin"
-    bin_dir.mkdir()
-    systemctl = bin_dir / "systemctl"
-    systemctl.write_text(
+    systemctl = machine.write(
+        "usr/bin/systemctl",
         '#!/bin/sh\n[ "$2" = ascendd@qwen2.service ] || exit 1\n'
         "echo LoadState=loaded; echo ActiveState=inactive\n"
         f"echo 'Environment=\"LD_LIBRARY_PATH={machine.environ['LD_LIBRARY_PATH']}\" ASCEND_RT_VISIBLE_DEVICES=1,0'\n"
         "echo 'EnvironmentFiles=/etc/ascendd/qwen2.env (ignore_errors=no)'\n"
-        "echo 'EnvironmentFiles=/etc/ascendd/gone.env (ignore_errors=yes)'\n"
+        "echo 'EnvironmentFiles=/etc/ascendd/gone.env (ignore_errors=yes)'\n",
     )
     systemctl.chmod(0o755)
-    machine.environ = {"PATH": f"{bin_dir}:/usr/bin:/bin"}
+    machine.environ = {"PATH": "/usr/bin:/bin"}
 
     result = machine.diagnose("service-environment", instance="qwen2")["service-environment"]
 

@@ -90,6 +90,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory):
 
 def request_for(root: Path, device: str = "cpu") -> CheckRequest:
     """A request about an empty host."""
+    (root / ".fake-host").touch()
     return CheckRequest(device=device, root=str(root), environ={})
 
 
