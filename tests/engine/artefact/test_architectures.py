@@ -60,7 +60,7 @@ def whole(state: dict[str, torch.Tensor], name: str) -> torch.Tensor:
 def test_converted_and_inspected(family: str, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each converts for two ranks; inspect shows its sizes, names what is fused, and finds every checksum right."""
     out = tmp_path / "out"
-    assert main(["convert", str(source), str(out), "--tensor-parallel-size", "2"]) == 0
+    assert main(["convert", "--without-tokenizer", str(source), str(out), "--tensor-parallel-size", "2"]) == 0
     capsys.readouterr()
 
     assert main(["inspect", str(out), "--verify", "--json"]) == 0
@@ -75,7 +75,7 @@ def test_converted_and_inspected(family: str, source: Path, tmp_path: Path, caps
 
 def test_one_rank_reads_the_tensors_of_the_checkpoint(source: Path, tmp_path: Path) -> None:
     """From the folder and from the artefact, every tensor comes back bit for bit, and their number is the model's."""
-    assert main(["convert", str(source), str(tmp_path / "out")]) == 0
+    assert main(["convert", "--without-tokenizer", str(source), str(tmp_path / "out")]) == 0
     state, facts = checkpoint(source), read_model_facts(source)
 
     for folder in (source, tmp_path / "out"):
@@ -87,7 +87,9 @@ def test_one_rank_reads_the_tensors_of_the_checkpoint(source: Path, tmp_path: Pa
 
 def test_two_ranks_make_up_the_model(family: str, source: Path, tmp_path: Path) -> None:
     """Cut for two ranks and put together by the rules of tensor parallelism, it is the checkpoint again."""
-    assert main(["convert", str(source), str(tmp_path / "out"), "--tensor-parallel-size", "2"]) == 0
+    assert (
+        main(["convert", "--without-tokenizer", str(source), str(tmp_path / "out"), "--tensor-parallel-size", "2"]) == 0
+    )
     state, facts = checkpoint(source), read_model_facts(source)
     ranks = [open_rank_weights(tmp_path / "out", facts, rank, 2) for rank in range(2)]
 
@@ -116,7 +118,7 @@ def test_the_artefact_serves_the_tokens_of_its_source(
     make_core: Any, generate: Any, source: Path, tmp_path: Path
 ) -> None:
     """Fusing at conversion and fusing at start give the same model."""
-    assert main(["convert", str(source), str(tmp_path / "out")]) == 0
+    assert main(["convert", "--without-tokenizer", str(source), str(tmp_path / "out")]) == 0
     prompts = [[5, 6, 7, 8], list(range(40)), list(range(60))]
 
     assert generate(make_core(tmp_path / "out", max_num_blocks=24), prompts) == generate(

@@ -28,7 +28,9 @@ def source(tmp_path: Path, save_model: Any) -> Path:
 
 def test_convert_and_inspect(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A converted model is summed up in one line, and inspect shows all that an operator asks for."""
-    assert main(["convert", str(source), str(tmp_path / "out"), "--tensor-parallel-size", "3"]) == 0
+    assert (
+        main(["convert", "--without-tokenizer", str(source), str(tmp_path / "out"), "--tensor-parallel-size", "3"]) == 0
+    )
     captured = capsys.readouterr()
     assert captured.out.startswith(f"wrote {tmp_path / 'out'}: LlamaForCausalLM, ")
     assert "in 3 rank files" in captured.out
@@ -53,7 +55,7 @@ def test_convert_and_inspect(source: Path, tmp_path: Path, capsys: pytest.Captur
 
 def test_inspect_finds_a_changed_byte(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--verify marks the file BAD and exits 66; without it sizes alone are compared and say so."""
-    main(["convert", str(source), str(tmp_path / "out")])
+    main(["convert", "--without-tokenizer", str(source), str(tmp_path / "out")])
     rank_file = tmp_path / "out" / "rank-0-of-1.safetensors"
     rank_file.write_bytes(rank_file.read_bytes()[:-1] + b"\x7f")
     capsys.readouterr()
@@ -70,7 +72,10 @@ def test_inspect_finds_a_changed_byte(source: Path, tmp_path: Path, capsys: pyte
 
 def test_json_is_for_programs(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Both verbs print one JSON document on standard output; progress goes to standard error."""
-    assert main(["convert", str(source), str(tmp_path / "out"), "--dtype", "float16", "--json"]) == 0
+    assert (
+        main(["convert", "--without-tokenizer", str(source), str(tmp_path / "out"), "--dtype", "float16", "--json"])
+        == 0
+    )
     manifest = json.loads(capsys.readouterr().out)
     assert (manifest["dtype"], manifest["tensor_parallel_size"]) == ("float16", 1)
 
@@ -126,7 +131,7 @@ def test_interrupt_says_how_to_go_on(
         real_write(converter, layout_source, layout, rank, *rest)
 
     monkeypatch.setattr(Converter, "_write_rank", interrupted)
-    command = ["convert", str(source), str(tmp_path / "out"), "--tensor-parallel-size", "3"]
+    command = ["convert", "--without-tokenizer", str(source), str(tmp_path / "out"), "--tensor-parallel-size", "3"]
     assert main(command) == 130
     assert f"finished files are kept in {tmp_path / 'out.partial'}" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -160,3 +165,15 @@ def test_memory_stays_far_below_the_model(demo_folder: Path, tmp_path: Path) -> 
     peak_kib = int(done.stdout.splitlines()[-1])
     # Libraries take some 220 MiB; the rest is the largest tensor (108 MiB), the mapped source (94) and the vocabulary.
     assert 200 * 1024 < peak_kib < (220 + 400) * 1024
+
+
+def test_weights_without_a_tokenizer_are_not_converted_unasked(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model that could not be served is refused before the work, with what is missing and how to go on."""
+    assert main(["convert", str(source), str(tmp_path / "out")]) == 66
+
+    told = capsys.readouterr().err
+    assert f"{source} holds no tokenizer.json" in told
+    assert "--without-tokenizer" in told
+    assert not (tmp_path / "out").exists()
