@@ -1,0 +1,87 @@
+"""Revival: starts children, and starts again what died, as restart policy and recovery say."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping
+
+from ascendd.ipc.messages import Role
+from ascendd.supervisor import event as ev
+from ascendd.supervisor import status
+from ascendd.supervisor.child import Child, ChildState
+from ascendd.supervisor.departure import Departure
+from ascendd.supervisor.phase import RUNNING
+from ascendd.supervisor.process import ChildProcess
+from ascendd.supervisor.readiness import Readiness
+from ascendd.supervisor.recovery import Action, ChildExit, react
+from ascendd.supervisor.restart import RestartPolicy
+from ascendd.supervisor.runtime import PEERS, Runtime
+
+
+class Revival:
+    """Acts on the end of a child."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        policies: Mapping[Role, RestartPolicy],
+        readiness: Readiness,
+        departure: Departure,
+    ) -> None:
+        self._run = runtime
+        self._policies = policies
+        self._readiness = readiness
+        self._departure = departure
+
+    def start(self, role: Role) -> None:
+        """Start the process of `role`. Raises EngineFault where the system refuses."""
+        run = self._run
+        child = run.children[role]
+        child.start(time.monotonic())
+        process = run.table.start(role, child.num_starts)
+        run.log.info("supervisor.child_started", child=role.value, pid=process.pid, start=child.num_starts)
+
+    def on_start_due(self, role: Role, num_starts: int) -> None:
+        """Start again what waited for it; a start that was cancelled or done meanwhile is not due any more."""
+        child = self._run.children[role]
+        if child.state is ChildState.BACKOFF and child.num_starts == num_starts:
+            self.start(role)
+
+    def on_end(self, child: Child, process: ChildProcess, end_status: int) -> None:
+        """Decide what follows from the end of `process`."""
+        run = self._run
+        now_s = time.monotonic()
+        role = child.role
+        asked = child.state is ChildState.STOPPING
+        run.table.remove(role)
+        run.board.child_ended(role)
+        end = ChildExit(role, end_status, child.fault, asked=asked, hung=process.hung)
+        if asked:
+            child.exited(now_s)
+            self._departure.stop_next()
+            return
+        facts = {"child": role.value, "pid": process.pid, "status": end_status, "cause": end.cause.value}
+        run.log.error("supervisor.child_ended", **facts, reason=end.describe())
+        if run.phase not in RUNNING:
+            child.back_off(now_s)
+            child.cancel(now_s)
+            if role is Role.API:  # an engine that dies while draining leaves the API its streams to end
+                self._departure.stop_all()
+            self._departure.stop_next()
+            return
+        reaction = react(end, self._policies[role], now_s, random.random)
+        if reaction.action is Action.FAIL_INSTANCE:
+            assert reaction.error is not None
+            child.fail(now_s)
+            self._departure.fail(reaction.error)
+            return
+        child.back_off(now_s)
+        run.board.count_restart(role)
+        delay_s = reaction.delay_s
+        run.log.info(
+            "supervisor.restart", child=role.value, delay_s=round(delay_s, 3), num_failures=reaction.num_failures
+        )
+        run.later(delay_s, ev.StartDue(role, child.num_starts))
+        if role in PEERS:
+            self._readiness.degrade(child, status.restart_text(end.describe(), delay_s), delay_s)

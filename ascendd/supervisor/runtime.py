@@ -1,0 +1,58 @@
+"""Runtime: what the parts of a supervisor share: children, their processes, the phase, ways to tell people."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+from structlog.stdlib import BoundLogger
+
+from ascendd.config.schema import InstanceConfig
+from ascendd.host.systemd import Notifier
+from ascendd.ipc.messages import EngineState, Role
+from ascendd.supervisor.board import StatsBoard
+from ascendd.supervisor.child import Child
+from ascendd.supervisor.event import Event
+from ascendd.supervisor.phase import Outcome, Phase, Timing
+from ascendd.supervisor.process_table import ProcessTable
+from ascendd.telemetry import log as telemetry_log
+
+# Engine and API serve together: each end of their data link is worth nothing without the other.
+PEERS = {Role.ENGINE: Role.API, Role.API: Role.ENGINE}
+
+
+@dataclass
+class Runtime:
+    """The state of one running instance. Owned by the event loop; nothing here decides anything."""
+
+    config: InstanceConfig
+    address: str
+    timing: Timing
+    notifier: Notifier
+    events: asyncio.Queue[Event]
+    table: ProcessTable
+    board: StatsBoard
+    children: Mapping[Role, Child]
+    log: BoundLogger = field(default_factory=lambda: telemetry_log.get_logger("supervisor"))
+    phase: Phase = Phase.STARTING
+    was_ready: bool = False
+    outcome: Outcome = field(default_factory=lambda: Outcome(0))
+    engine_state: EngineState = field(default_factory=lambda: EngineState(ready=False, text="starting"))
+    started_at_s: float = field(default_factory=time.monotonic)
+    config_json: bytes = b""
+
+    def __post_init__(self) -> None:
+        self.config_json = msgspec.json.encode(self.config)
+
+    def later(self, delay_s: float, event: Event) -> None:
+        """Post `event` after `delay_s`."""
+        asyncio.get_running_loop().call_later(delay_s, self.events.put_nowait, event)
+
+    def tell_api(self, state: EngineState) -> None:
+        """Have the API answer with `state` from now on, its successors included."""
+        self.engine_state = state
+        if Role.API in self.children and self.children[Role.API].configured:
+            self.table.send(Role.API, state)
