@@ -10,7 +10,7 @@ The error tree of the product, stdlib only.
     |- ModelError         ModelNotFound . ModelUnsupported . WeightsCorrupt
     |                     . PlanDoesNotFit . ConversionFailed . AdapterInvalid          exit 66
     |- DeviceFault        DeviceUnavailable . DeviceLost . DeviceOutOfMemory
-    |                     . DeviceEccError . GraphCaptureFailed                         exit 70
+    |                     . DeviceEccError . GraphCaptureFailed . KernelReplaced        exit 70
     |- EngineFault        EngineDead . EngineHung . WorkerLost . CollectiveTimeout
     |                     . SelfTestFailed . RestartsExhausted                          exit 70
     |- IpcError           PeerClosed . FrameTooLarge . ProtocolMismatch                 exit 70
@@ -240,6 +240,14 @@ class GraphCaptureFailed(DeviceFault):
 
     code = "ASD-D06"
     retryable = True
+
+
+class KernelReplaced(DeviceFault):
+    """A fused kernel failed or deviated beside the reference at start; the engine goes on with the reference."""
+
+    code = "ASD-D07"
+    retryable = True
+    default_remedy = "Answers are right, and slower. Report the line with the chip, CANN and torch_npu versions."
 
 
 class EngineFault(AscenddError):

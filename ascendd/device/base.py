@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from ascendd.config.plan import DeviceFacts
-from ascendd.errors import DeviceFault
+from ascendd.errors import AscenddError
 
 if TYPE_CHECKING:
     import torch
@@ -74,17 +74,46 @@ class PrefillChunk:
     block_ids: torch.Tensor
 
 
+class AttentionForm(enum.Flag):
+    """Which parts of an AttentionContext a device's kernels read; the others are not made."""
+
+    DECODE_GROUPS = enum.auto()
+    PREFILL_CHUNKS = enum.auto()
+    # A SequenceTable of all sequences of the step, or of those alone that attend from one new token.
+    SEQUENCE_TABLE = enum.auto()
+    DECODE_TABLE = enum.auto()
+
+
+@dataclass(slots=True)
+class SequenceTable:
+    """
+    Sequences of a step in the order of the flat batch, for kernels that attend for all of them in one call.
+
+    `query_ends[i]` is the number of new tokens up to and including sequence i, `kv_lengths[i]` how many tokens it has
+    in the cache, the new ones included: both are lists, because the operators want them on the host. `block_table`
+    [num_seqs, max_blocks] int32 is padded with the null block; `rows` [num_seqs] int64 are the tokens' rows of the
+    flat batch where each sequence has one.
+    """
+
+    query_ends: list[int]
+    kv_lengths: list[int]
+    block_table: torch.Tensor
+    rows: torch.Tensor | None = None
+
+
 @dataclass(slots=True)
 class AttentionContext:
     """
     Where the tokens of one step write and read in the paged cache.
 
-    `slot_mapping` [num_tokens] int64: block id x block size + offset, for each token of the flat batch.
+    `slot_mapping` [num_tokens] int64: block id x block size + offset, for each token of the flat batch. Of the others
+    there are those that the kernels read (Kernels.attention_form).
     """
 
     slot_mapping: torch.Tensor
-    decode_groups: list[DecodeGroup]
-    prefill_chunks: list[PrefillChunk]
+    decode_groups: list[DecodeGroup] = field(default_factory=list)
+    prefill_chunks: list[PrefillChunk] = field(default_factory=list)
+    table: SequenceTable | None = None
 
 
 @dataclass(slots=True)
@@ -109,8 +138,45 @@ class LatentUp:
         return self.weight[:, self.nope_dim :]
 
 
+@dataclass(frozen=True, slots=True)
+class KernelShapes:
+    """
+    The sizes that one rank's kernels will be called with, so that they can be chosen and proven before a model loads.
+
+    `latent_*` are 0 for a model that caches K and V of each head, `num_experts` 0 for one without experts.
+    """
+
+    dtype: str
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rotary_dim: int
+    eps: float
+    block_size: int
+    latent_rank: int = 0
+    latent_nope_dim: int = 0
+    latent_value_dim: int = 0
+    num_experts: int = 0
+    num_experts_per_token: int = 0
+    expert_size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KernelVerdict:
+    """How a fused kernel did beside the reference; one that did not pass is not used."""
+
+    kernel: str
+    passed: bool
+    detail: str
+
+
 class Kernels(Protocol):
     """The operations that a device may have its own form of. kernels/reference.py is the executable specification."""
+
+    def attention_form(self, *, is_latent: bool) -> AttentionForm:
+        """Return which parts of an AttentionContext `paged_attention`, or `latent_attention`, reads."""
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """Return x / rms(x) * weight over the last axis. x [num_tokens, hidden]."""
@@ -182,8 +248,25 @@ class Kernels(Protocol):
         """Return the index of the largest logit of each row. logits [rows, vocab]."""
 
 
+class CapturedGraph(Protocol):
+    """One captured decode step; it reads and writes the tensors that it was captured with."""
+
+    def replay(self, kv_lengths: list[int]) -> None:
+        """Run it again for rows with `kv_lengths` tokens in the cache, the new one included."""
+
+
+class GraphBackend(Protocol):
+    """Captures what a device runs, into one memory pool that all graphs share."""
+
+    def capture(self, work: Callable[[], torch.Tensor]) -> tuple[CapturedGraph, torch.Tensor]:
+        """Return the graph of `work` and the tensor that it leaves its result in. Raises the vendor's error."""
+
+    def close(self) -> None:
+        """Give the pool back; no graph may be replayed afterwards."""
+
+
 class Device(ABC):
-    """One accelerator, or the CPU. All that differs between devices is behind these nine."""
+    """One accelerator, or the CPU. All that differs between devices is behind these."""
 
     kernels: Kernels
 
@@ -221,5 +304,23 @@ class Device(ABC):
         """Bring weight [out_features, in_features] into the fastest form here; the caller drops its own reference."""
 
     @abstractmethod
-    def classify_fault(self, error: BaseException) -> DeviceFault | None:
+    def classify_fault(self, error: BaseException) -> AscenddError | None:
         """Return the typed fault that `error` stands for, or None if it is not the device's."""
+
+    def prove_kernels(self, _shapes: KernelShapes) -> list[KernelVerdict]:
+        """
+        Run each fused kernel beside the reference on this device, and use the reference where they differ.
+
+        For the time before anything is loaded. A device whose kernels need no proof returns nothing.
+        """
+        return []
+
+    def pack_experts(
+        self, _num: int, weights: Iterable[tuple[torch.Tensor, torch.Tensor]]
+    ) -> Sequence[tuple[Linear, Linear]]:
+        """Pack the (gate_up, down) weights of `num` experts, each [out_features, in_features], one after another."""
+        return [(self.pack_linear(gate_up, None), self.pack_linear(down, None)) for gate_up, down in weights]
+
+    def open_graphs(self) -> GraphBackend | None:
+        """Return what captures and replays decode steps here, or None where the device has none."""
+        return None

@@ -16,7 +16,7 @@ from ascendd.config.plan import DeviceFacts
 from ascendd.device.base import Capability, Device, KVCacheSpec, Linear, MemoryInfo
 from ascendd.device.kernels.cpu import CpuKernels
 from ascendd.device.resident_memory import resident_peak
-from ascendd.errors import DeviceFault, DeviceOutOfMemory
+from ascendd.errors import DeviceOutOfMemory
 from ascendd.host.files import HostFiles
 from ascendd.host.memory import read_memory
 
@@ -87,7 +87,7 @@ class CpuDevice(Device):
             self._packers[key] = _fastest(weight, bias)
         return _FORMS[self._packers[key]](weight, bias)
 
-    def classify_fault(self, error: BaseException) -> DeviceFault | None:
+    def classify_fault(self, error: BaseException) -> DeviceOutOfMemory | None:
         text = str(error)
         if isinstance(error, MemoryError) or "can't allocate memory" in text or "not enough memory" in text:
             return DeviceOutOfMemory(f"host memory ran out: {text or 'MemoryError'}")

@@ -8,27 +8,42 @@ from ascendd.host.files import HostFiles
 from ascendd.host.pci import find_pci_npus
 
 
-def make_device(kind: str) -> Device:
+def make_device(kind: str, index: int = 0) -> Device:
     """
-    Return the device for `auto`, `cpu`, `npu` or `cuda`; implementations are imported only when chosen.
+    Return device `index` for `auto`, `cpu`, `npu` or `cuda`; implementations are imported only when chosen.
 
-    Raises DeviceUnavailable for a kind whose kernels this version does not have.
+    `auto` takes the NPU where the host has one. Raises DeviceUnavailable for a kind whose kernels this version does not
+    have, and where an NPU is there and cannot be used: serving from the CPU while chips stand idle would be a silent
+    tenth of what the operator paid for.
     """
     if kind == "auto":
-        npus = find_pci_npus(HostFiles())
-        if npus:
-            # Serving from the CPU while chips stand idle would be a silent tenth of what the operator paid for.
-            raise DeviceUnavailable(
-                f"this host has {len(npus)} NPU functions ({npus[0].title}), and this version has no NPU kernels",
-                remedy="Write `device: cpu` in the engine section to serve from the CPU all the same.",
-            )
-        kind = "cpu"
+        kind = _best_kind()
     if kind == "cpu":
         from ascendd.device.cpu import CpuDevice
 
         return CpuDevice()
+    if kind == "npu":
+        from ascendd.device.npu import NpuDevice
+
+        return NpuDevice(index)
     raise DeviceUnavailable(
-        f"device {kind} has no kernels in this version; the engine runs on cpu",
-        remedy="Write `device: cpu` (or auto) in the engine section.",
+        f"device {kind} has no kernels in this version; the engine runs on npu and cpu",
+        remedy="Write `device: cpu`, `device: npu` or `device: auto` in the engine section.",
         device=kind,
+    )
+
+
+def _best_kind() -> str:
+    npus = find_pci_npus(HostFiles())
+    if not npus:
+        return "cpu"
+    from ascendd.device.npu import why_unusable
+
+    reason = why_unusable()
+    if reason is None:
+        return "npu"
+    raise DeviceUnavailable(
+        f"this host has {len(npus)} NPU functions ({npus[0].title}), and they cannot be used: {reason}",
+        remedy="Run `ascendd doctor` and follow it; or write `device: cpu` in the engine section to serve from the CPU "
+        "all the same.",
     )

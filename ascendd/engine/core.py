@@ -10,6 +10,7 @@ from typing import Protocol
 from ascendd.config.resolve import EngineConfig
 from ascendd.engine.kv.kv_cache_manager import KVCacheManager
 from ascendd.engine.lora.adapter_registry import AdapterRegistry
+from ascendd.engine.runner.runner_report import RunnerReport
 from ascendd.engine.sched.output import ModelRunnerOutput, SchedulerOutput, TokenEvent
 from ascendd.engine.sched.scheduler import Scheduler
 from ascendd.engine.sequence import Sequence
@@ -55,10 +56,12 @@ class EngineCore:
         runner: Runner,
         eos_token_ids: tuple[int, ...],
         clock: Callable[[], float] = time.monotonic,
+        report: RunnerReport | None = None,
     ) -> None:
         self.config = config
         self.metrics = MetricStore(ENGINE_METRICS)
         self._runner = runner
+        self.report = report or RunnerReport()
         self._eos_token_ids = frozenset(eos_token_ids)
         self._clock = clock
         self._kv = KVCacheManager(
@@ -75,8 +78,8 @@ class EngineCore:
         self._seed_root = config.seed
         self._num_seeds = 0
         self._failed: list[SequenceFailed] = []
-        self._counted_preemptions = self._counted_queries = self._counted_hits = 0
-        self.metrics.set("ascendd_engine_kv_blocks", config.num_blocks)
+        self._counted_preemptions = self._counted_queries = self._counted_hits = self._counted_replays = 0
+        self._set_constants()
 
     @property
     def has_work(self) -> bool:
@@ -208,9 +211,15 @@ class EngineCore:
             self.step()
         self._kv.pool.clear_published()
         self.metrics = MetricStore(ENGINE_METRICS)
-        self.metrics.set("ascendd_engine_kv_blocks", self.config.num_blocks)
+        self._set_constants()
         self._kv.num_prefix_queries = self._kv.num_prefix_hits = 0
         self._counted_queries = self._counted_hits = 0
+
+    def _set_constants(self) -> None:
+        self.metrics.set("ascendd_engine_kv_blocks", self.config.num_blocks)
+        self.metrics.set("ascendd_engine_graph_buckets", self.report.num_graph_buckets)
+        for kernel in self.report.replaced_kernels:
+            self.metrics.set("ascendd_engine_kernel_replaced", 1, (kernel,))
 
     def check_integrity(self) -> None:
         """Raise AssertionError where the block accounts do not add up; run whenever the engine becomes idle."""
@@ -230,6 +239,8 @@ class EngineCore:
         metrics.inc("ascendd_engine_preemptions_total", scheduler.num_preemptions - self._counted_preemptions)
         metrics.inc("ascendd_engine_prefix_cache_queries_total", kv.num_prefix_queries - self._counted_queries)
         metrics.inc("ascendd_engine_prefix_cache_hits_total", kv.num_prefix_hits - self._counted_hits)
+        metrics.inc("ascendd_engine_graph_replays_total", self.report.num_replays - self._counted_replays)
+        self._counted_replays = self.report.num_replays
         self._counted_preemptions = scheduler.num_preemptions
         self._counted_queries, self._counted_hits = kv.num_prefix_queries, kv.num_prefix_hits
         self._refresh_gauges()

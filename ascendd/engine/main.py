@@ -16,10 +16,11 @@ from ascendd.config.model_facts import ModelFacts, read_model_facts
 from ascendd.config.plan import fit_measured
 from ascendd.config.resolve import EngineConfig, resolve
 from ascendd.config.schema import InstanceConfig
+from ascendd.device.base import KernelVerdict
 from ascendd.engine.control_link import ControlLink
 from ascendd.engine.core import EngineCore
 from ascendd.engine.progress import StepProgress
-from ascendd.errors import AscenddError, ModelUnsupported, PeerClosed
+from ascendd.errors import AscenddError, KernelReplaced, ModelUnsupported, PeerClosed
 from ascendd.ipc.channel import BlockingChannel
 from ascendd.ipc.child import ChildArguments, receive_config, run_role
 from ascendd.ipc.messages import (
@@ -69,8 +70,9 @@ def _body(_arguments: ChildArguments, channel: BlockingChannel[ControlMessage]) 
         activation_bytes=engine_config.plan.reserve_bytes,
         kv_bytes=engine_config.plan.kv_bytes,
         **_ready_facts(engine_config),
+        **core.report.facts,
     )
-    channel.send(Ready(_ready_facts(engine_config)))
+    channel.send(Ready({**_ready_facts(engine_config), **core.report.facts}))
     EngineLoop(core, engine_config, facts, link, progress).run()
     return 0
 
@@ -108,6 +110,7 @@ def load(
             channel.send(Progress("loading", 0.95 * fraction))
 
     runner = ModelRunner(engine_config, facts, device, report)
+    _tell_replaced(runner.kernel_verdicts)
     channel.send(Progress("measuring memory", 0.95))
     plan = fit_measured(
         engine_config.plan,
@@ -117,12 +120,29 @@ def load(
     )
     runner.set_num_blocks(plan.num_blocks)
     engine_config = msgspec.structs.replace(engine_config, plan=plan, num_blocks=plan.num_blocks)
-    core = EngineCore(engine_config, runner, facts.eos_token_ids)
+    runner.capture_graphs()
+    core = EngineCore(engine_config, runner, facts.eos_token_ids, report=runner.report)
     channel.send(Progress("warming up", 0.97))
     core.warm_up()
     for adapter in config.model.adapters:
         core.load_adapter(adapter.name, adapter.path)
     return engine_config, facts, core
+
+
+def _tell_replaced(verdicts: Sequence[KernelVerdict]) -> None:
+    logger = log.get_logger("engine")
+    for verdict in verdicts:
+        if not verdict.passed:
+            replaced = KernelReplaced(f"kernel {verdict.kernel} is replaced by the reference: {verdict.detail}")
+            logger.warning(
+                "engine.kernel_replaced",
+                kernel=verdict.kernel,
+                code=replaced.code,
+                detail=verdict.detail,
+                remedy=replaced.remedy,
+            )
+    if verdicts:
+        logger.info("engine.kernels_proven", kernels=[verdict.kernel for verdict in verdicts if verdict.passed])
 
 
 def _ready_facts(config: EngineConfig) -> dict[str, str | int]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ascendd.config.schema import InstanceConfig
+from ascendd.device.npu_environment import npu_environment
 from ascendd.host.systemd import ENVIRONMENT as SYSTEMD_ENVIRONMENT
 from ascendd.ipc.messages import Role
 from ascendd.telemetry.log import INSTANCE_VARIABLE
@@ -26,14 +27,6 @@ _EVERY_CHILD = {
 }
 _LIGHT_CHILD = {"OMP_NUM_THREADS": "1"}
 _API = {"TOKENIZERS_PARALLELISM": "false"}
-# Names and values as in vllm-ascend's optimization_and_tuning.md and the HCCL environment variable reference.
-_NPU_ENGINE = {
-    "TASK_QUEUE_ENABLE": "2",
-    "PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True",
-    "HCCL_CONNECT_TIMEOUT": "600",
-    "HCCL_EXEC_TIMEOUT": "600",
-    "HCCL_OP_EXPANSION_MODE": "AIV",
-}
 _SECRET_NAME = re.compile(r"(?i)(api_?key|token|secret|password|passwd|credentials?)$")
 
 # The engine leaves the processor to the API where both want it: a late step is a late token, a late API is an outage.
@@ -88,7 +81,7 @@ def build_specs(
     specs[Role.ENGINE] = ChildSpec(
         Role.ENGINE,
         argv(Role.ENGINE),
-        base | engine_environment(config, kind=kind, environ=environ, num_cores=num_cores),
+        base | engine_environment(config, instance, kind=kind, environ=environ, num_cores=num_cores),
         loads_device=True,
         nice=ENGINE_NICE,
     )
@@ -97,7 +90,7 @@ def build_specs(
 
 
 def engine_environment(
-    config: InstanceConfig, *, kind: str, environ: Mapping[str, str], num_cores: int
+    config: InstanceConfig, instance: str, *, kind: str, environ: Mapping[str, str], num_cores: int
 ) -> dict[str, str]:
     """Return what only the engine gets; a vendor's variable that the unit sets keeps its value."""
     world_size = config.parallel.tensor_parallel_size * config.parallel.pipeline_parallel_size
@@ -105,8 +98,7 @@ def engine_environment(
     env = {"OMP_NUM_THREADS": str(num_threads)}
     if kind == "npu":
         devices = config.parallel.devices or list(range(world_size))
-        env |= {name: environ.get(name, value) for name, value in _NPU_ENGINE.items()}
-        env["ASCEND_RT_VISIBLE_DEVICES"] = ",".join(map(str, devices))
+        env |= npu_environment(environ, devices=devices, instance=instance)
     return env
 
 

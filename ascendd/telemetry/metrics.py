@@ -78,6 +78,9 @@ ENGINE_METRICS = (
         "ascendd_engine_prefix_cache_hits_total", "Prompt tokens found in the prefix cache and not computed again."
     ),
     _counter("ascendd_engine_steps_total", "Steps run."),
+    _gauge("ascendd_engine_kernel_replaced", "1 where the reference stands in for a fused kernel, else 0.", "kernel"),
+    _gauge("ascendd_engine_graph_buckets", "Batch sizes for which a decode graph is captured; 0 means eager."),
+    _counter("ascendd_engine_graph_replays_total", "Decode steps that were the replay of a graph."),
     _latency("ascendd_engine_step_duration_seconds", "Time of one step: schedule, execute and update."),
 )
 

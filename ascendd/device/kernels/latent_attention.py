@@ -13,10 +13,14 @@ matrices into query and output and reads nothing but the cache, which is what a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch.nn import functional
 
 from ascendd.device.base import AttentionContext, DecodeGroup, LatentUp, PrefillChunk
+from ascendd.device.kernels.plain_attention import Attend, torch_attention
 
 
 def attend_latents(
@@ -26,18 +30,29 @@ def attend_latents(
     context: AttentionContext,
     scale: float,
     up: LatentUp,
+    attend: Attend = torch_attention,
 ) -> torch.Tensor:
     """See device.base.Kernels.latent_attention; each group and chunk takes the form with fewer multiplications."""
     out = query.new_empty((*query.shape[:2], up.value.shape[1]))
     for group in context.decode_groups:
-        _attend_decode(out, query, cache, group, scale, up)
+        _attend_decode(out, query, cache, group, scale, up, attend)
     for chunk in context.prefill_chunks:
-        _attend_prefill(out, query, latent, cache, chunk, scale, up)
+        attend_chunk(out, query, latent, partial(gather_latents, cache), chunk, scale, up, attend)
     return out
 
 
+def gather_latents(cache: torch.Tensor, block_ids: torch.Tensor) -> torch.Tensor:
+    """Return the latents of the blocks in order, [len(block_ids) * block_size, kv_rank + rope_dim]."""
+    return cache.index_select(0, block_ids).view(-1, cache.shape[-1])
+
+
 def attend_absorbed(
-    query: torch.Tensor, latents: torch.Tensor, mask: torch.Tensor, scale: float, up: LatentUp
+    query: torch.Tensor,
+    latents: torch.Tensor,
+    mask: torch.Tensor,
+    scale: float,
+    up: LatentUp,
+    attend: Attend = torch_attention,
 ) -> torch.Tensor:
     """
     Attend in latent space.
@@ -52,15 +67,18 @@ def attend_absorbed(
     folded = torch.cat((absorbed, flat[..., up.nope_dim :]), dim=-1).view(rows, 1, num_new * heads, -1)
     keys = latents[:, None]
     folded_mask = mask[:, :, None].expand(-1, -1, heads, -1).reshape(rows, 1, num_new * heads, -1)
-    attended = functional.scaled_dot_product_attention(
-        folded, keys, keys[..., :kv_rank], attn_mask=folded_mask, scale=scale
-    )
+    attended = attend(folded, keys, keys[..., :kv_rank], attn_mask=folded_mask, scale=scale)
     by_head = attended.view(rows * num_new, heads, kv_rank).transpose(0, 1)
     return torch.bmm(by_head, up.value.transpose(1, 2)).transpose(0, 1).reshape(rows, num_new, heads, -1)
 
 
 def attend_expanded(
-    query: torch.Tensor, latents: torch.Tensor, mask: torch.Tensor | None, scale: float, up: LatentUp
+    query: torch.Tensor,
+    latents: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    up: LatentUp,
+    attend: Attend = torch_attention,
 ) -> torch.Tensor:
     """
     Attend over the keys and values that the latents stand for.
@@ -73,7 +91,7 @@ def attend_expanded(
     rotated = latents[:, None, kv_rank:].expand(-1, heads, -1)
     keys = torch.cat((expanded[..., : up.nope_dim], rotated), dim=-1).transpose(0, 1)  # [heads, total, query_dim]
     values = expanded[..., up.nope_dim :].transpose(0, 1)
-    attended = functional.scaled_dot_product_attention(
+    attended = attend(
         query.transpose(0, 1)[None], keys[None], values[None], attn_mask=mask, is_causal=mask is None, scale=scale
     )
     return attended[0].transpose(0, 1)
@@ -89,31 +107,39 @@ def is_absorbing_cheaper(num_new: int, num_total: int, up: LatentUp, query_dim: 
 
 
 def _attend_decode(
-    out: torch.Tensor, query: torch.Tensor, cache: torch.Tensor, group: DecodeGroup, scale: float, up: LatentUp
+    out: torch.Tensor,
+    query: torch.Tensor,
+    cache: torch.Tensor,
+    group: DecodeGroup,
+    scale: float,
+    up: LatentUp,
+    attend: Attend,
 ) -> None:
     num_rows = group.rows.shape[0]
     latents = cache.index_select(0, group.block_table.flatten()).view(num_rows, -1, cache.shape[-1]).to(query.dtype)
     rows = query.index_select(0, group.rows)[:, None]
-    out.index_copy_(0, group.rows, attend_absorbed(rows, latents, group.mask[:, None], scale, up)[:, 0])
+    out.index_copy_(0, group.rows, attend_absorbed(rows, latents, group.mask[:, None], scale, up, attend)[:, 0])
 
 
-def _attend_prefill(
+def attend_chunk(
     out: torch.Tensor,
     query: torch.Tensor,
     latent: torch.Tensor,
-    cache: torch.Tensor,
+    gather: Callable[[torch.Tensor], torch.Tensor],
     chunk: PrefillChunk,
     scale: float,
     up: LatentUp,
+    attend: Attend = torch_attention,
 ) -> None:
+    """Write the attention of one chunk into its rows of `out`; `gather(block_ids)` reads latents from the cache."""
     q, total = query[chunk.begin : chunk.end], chunk.start + chunk.end - chunk.begin
     if chunk.start == 0:
-        out[chunk.begin : chunk.end] = attend_expanded(q, latent[chunk.begin : chunk.end], None, scale, up)
+        out[chunk.begin : chunk.end] = attend_expanded(q, latent[chunk.begin : chunk.end], None, scale, up, attend)
         return
-    latents = cache.index_select(0, chunk.block_ids).view(-1, cache.shape[-1])[:total].to(query.dtype)
+    latents = gather(chunk.block_ids)[:total].to(query.dtype)
     positions = torch.arange(total, device=query.device)
     mask = positions[None, :] <= positions[chunk.start :, None]  # [new, total]
     if is_absorbing_cheaper(q.shape[0], total, up, q.shape[2]):
-        out[chunk.begin : chunk.end] = attend_absorbed(q[None], latents[None], mask[None], scale, up)[0]
+        out[chunk.begin : chunk.end] = attend_absorbed(q[None], latents[None], mask[None], scale, up, attend)[0]
     else:
-        out[chunk.begin : chunk.end] = attend_expanded(q, latents, mask, scale, up)
+        out[chunk.begin : chunk.end] = attend_expanded(q, latents, mask, scale, up, attend)

@@ -13,12 +13,24 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional
 
-from ascendd.device.base import AttentionContext, DecodeGroup, LatentUp, Linear, PrefillChunk
+from ascendd.device.base import AttentionContext, AttentionForm, DecodeGroup, LatentUp, Linear, PrefillChunk
 from ascendd.device.kernels.latent_attention import attend_latents
+from ascendd.device.kernels.plain_attention import Attend, torch_attention
 
 
 class ReferenceKernels:
-    """See device.base.Kernels for each contract."""
+    """See device.base.Kernels for each contract; another cache layout replaces `gather_blocks`."""
+
+    attend: Attend = staticmethod(torch_attention)
+
+    def attention_form(self, *, is_latent: bool) -> AttentionForm:
+        return AttentionForm.DECODE_GROUPS | AttentionForm.PREFILL_CHUNKS
+
+    def gather_blocks(
+        self, cache: torch.Tensor, block_ids: torch.Tensor, head_dim: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return K and V of the blocks in order, each [kv_heads, len(block_ids) * block_size, head_dim]."""
+        return gather_blocks(cache, block_ids, head_dim)
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return functional.rms_norm(x, (x.shape[-1],), weight, eps)
@@ -62,9 +74,17 @@ class ReferenceKernels:
     ) -> torch.Tensor:
         out = torch.empty_like(query)
         for group in context.decode_groups:
-            _attend_decode(out, query, cache, group, scale)
+            _attend_decode(
+                out,
+                query,
+                self.gather_blocks(cache, group.block_table.flatten(), query.shape[2]),
+                group,
+                scale,
+                self.attend,
+            )
         for chunk in context.prefill_chunks:
-            _attend_prefill(out, query, key, value, cache, chunk, scale)
+            stored = self.gather_blocks(cache, chunk.block_ids, query.shape[2]) if chunk.start else None
+            _attend_prefill(out, query, key, value, stored, chunk, scale, self.attend)
         return out
 
     def store_latent(self, cache: torch.Tensor, latent: torch.Tensor, slot_mapping: torch.Tensor) -> None:
@@ -79,7 +99,7 @@ class ReferenceKernels:
         scale: float,
         up: LatentUp,
     ) -> torch.Tensor:
-        return attend_latents(query, latent, cache, context, scale, up)
+        return attend_latents(query, latent, cache, context, scale, up, self.attend)
 
     def experts(
         self,
@@ -114,17 +134,20 @@ def gather_blocks(cache: torch.Tensor, block_ids: torch.Tensor, head_dim: int) -
 
 
 def _attend_decode(
-    out: torch.Tensor, query: torch.Tensor, cache: torch.Tensor, group: DecodeGroup, scale: float
+    out: torch.Tensor,
+    query: torch.Tensor,
+    stored: tuple[torch.Tensor, torch.Tensor],
+    group: DecodeGroup,
+    scale: float,
+    attend: Attend,
 ) -> None:
-    num_rows, kv_heads = group.rows.shape[0], cache.shape[1]
+    num_rows, kv_heads = group.rows.shape[0], stored[0].shape[0]
     num_heads, head_dim = query.shape[1:]
-    keys, values = gather_blocks(cache, group.block_table.flatten(), head_dim)
-    keys = keys.view(kv_heads, num_rows, -1, head_dim)
-    values = values.view(kv_heads, num_rows, -1, head_dim)
+    keys, values = (kv.view(kv_heads, num_rows, -1, head_dim) for kv in stored)
     # The query heads of a group become query positions of their KV head: [kv_heads, rows, group, head_dim].
     # index_select and index_copy_ rather than brackets: those start a parallel region for a few kilobytes.
     folded = query.index_select(0, group.rows).view(num_rows, kv_heads, num_heads // kv_heads, head_dim).transpose(0, 1)
-    attended = functional.scaled_dot_product_attention(
+    attended = attend(
         folded, keys.to(query.dtype), values.to(query.dtype), attn_mask=group.mask[None, :, None, :], scale=scale
     )
     out.index_copy_(0, group.rows, attended.transpose(0, 1).reshape(num_rows, num_heads, head_dim))
@@ -135,26 +158,25 @@ def _attend_prefill(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    cache: torch.Tensor,
+    stored: tuple[torch.Tensor, torch.Tensor] | None,
     chunk: PrefillChunk,
     scale: float,
+    attend: Attend,
 ) -> None:
+    """Attend over `stored`, K and V of the chunk's blocks, or over its own key and value where nothing is before it."""
     num_new = chunk.end - chunk.begin
-    num_heads, head_dim = query.shape[1:]
-    kv_heads = cache.shape[1]
+    num_heads, kv_heads = query.shape[1], key.shape[1]
     q = query[chunk.begin : chunk.end].transpose(0, 1)  # [heads, new, head_dim]
-    if chunk.start == 0:
+    if stored is None:
         k = key[chunk.begin : chunk.end].transpose(0, 1)  # [kv_heads, new, head_dim]
         v = value[chunk.begin : chunk.end].transpose(0, 1)
         mask = None
     else:
         total = chunk.start + num_new
-        k, v = (kv[:, :total].to(query.dtype) for kv in gather_blocks(cache, chunk.block_ids, head_dim))
+        k, v = (kv[:, :total].to(query.dtype) for kv in stored)
         positions = torch.arange(chunk.start, total, device=query.device)
         mask = torch.arange(total, device=query.device)[None, :] <= positions[:, None]  # [new, total]
     if num_heads != kv_heads:
         k, v = (kv.repeat_interleave(num_heads // kv_heads, dim=0) for kv in (k, v))
-    attended = functional.scaled_dot_product_attention(
-        q[None], k[None], v[None], attn_mask=mask, is_causal=mask is None and num_new > 1, scale=scale
-    )
+    attended = attend(q[None], k[None], v[None], attn_mask=mask, is_causal=mask is None and num_new > 1, scale=scale)
     out[chunk.begin : chunk.end] = attended[0].transpose(0, 1)

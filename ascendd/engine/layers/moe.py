@@ -45,8 +45,11 @@ class MixtureOfExperts:
         assert facts.experts is not None
         self._kernels = scope.device.kernels
         self._router = ExpertRouter(scope, facts.experts)
-        routed = [scope.child(f"experts.{index}") for index in range(facts.experts.num_routed)]
-        self._experts = [(expert.linear("gate_up_proj"), expert.linear("down_proj")) for expert in routed]
+        routed = (scope.child(f"experts.{index}") for index in range(facts.experts.num_routed))
+        self._experts = scope.device.pack_experts(
+            facts.experts.num_routed,
+            ((expert.tensor("gate_up_proj.weight"), expert.tensor("down_proj.weight")) for expert in routed),
+        )
         self._shared = GatedMLP(scope.child("shared_experts")) if facts.experts.num_shared else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ascendd.device.base import AttentionContext, DecodeGroup, PrefillChunk
+from ascendd.device.base import AttentionContext, AttentionForm, DecodeGroup, PrefillChunk, SequenceTable
 from ascendd.engine.sched.output import ScheduledChunk
 from ascendd.engine.sequence import Sequence, SequenceStatus
 
@@ -41,11 +41,38 @@ class StepInputs:
     attention: AttentionContext
     drawn: torch.Tensor | None = None
 
+    def to(self, device: str) -> StepInputs:
+        """Bring everything to `device`; on the CPU it is there already."""
+        if device == "cpu":
+            return self
+        self.token_ids, self.rotary_rows = self.token_ids.to(device), self.rotary_rows.to(device)
+        self.sample_rows = self.sample_rows.to(device)
+        self.drawn = None if self.drawn is None else self.drawn.to(device)
+        attention = self.attention
+        attention.slot_mapping = attention.slot_mapping.to(device)
+        for group in attention.decode_groups:
+            group.rows, group.mask = group.rows.to(device), group.mask.to(device)
+            group.block_table = group.block_table.to(device)
+        for chunk in attention.prefill_chunks:
+            chunk.block_ids = chunk.block_ids.to(device)
+        if attention.table is not None:
+            attention.table.block_table = attention.table.block_table.to(device)
+            attention.table.rows = None if attention.table.rows is None else attention.table.rows.to(device)
+        return self
+
 
 class InputBatch:
     """Maps sequences to rows of the block table. A row is reused once its sequence ended or was preempted."""
 
-    def __init__(self, max_num_seqs: int, max_blocks_per_seq: int, block_size: int, long_offset: int = 0) -> None:
+    def __init__(
+        self,
+        max_num_seqs: int,
+        max_blocks_per_seq: int,
+        block_size: int,
+        long_offset: int = 0,
+        form: AttentionForm = AttentionForm.DECODE_GROUPS | AttentionForm.PREFILL_CHUNKS,
+    ) -> None:
+        self._form = form
         self._block_size = block_size
         self._long_offset = long_offset
         self._table = np.zeros((max_num_seqs, max_blocks_per_seq), dtype=np.int64)
@@ -88,14 +115,12 @@ class InputBatch:
             order = np.argsort(logit_rows)
             logit_rows, drawn = logit_rows[order], torch.from_numpy(order < num_drawn)
 
-        num_decodes = sum(1 for chunk in chunks if chunk.num_tokens == 1 and chunk.start > 0)
+        attention = AttentionContext(torch.from_numpy(slots))
         is_decode = (counts == 1) & (starts > 0)
-        attention = AttentionContext(
-            slot_mapping=torch.from_numpy(slots),
-            decode_groups=self._decode_groups(rows[is_decode], starts[is_decode] + 1, begins[is_decode])
-            if num_decodes
-            else [],
-            prefill_chunks=[
+        if AttentionForm.DECODE_GROUPS in self._form and is_decode.any():
+            attention.decode_groups = self._decode_groups(rows[is_decode], starts[is_decode] + 1, begins[is_decode])
+        if AttentionForm.PREFILL_CHUNKS in self._form:
+            attention.prefill_chunks = [
                 PrefillChunk(
                     int(begins[i]),
                     int(ends[i]),
@@ -103,8 +128,13 @@ class InputBatch:
                     torch.from_numpy(self._table[rows[i], : -(-int(starts[i] + counts[i]) // self._block_size)].copy()),
                 )
                 for i in np.flatnonzero(~is_decode)
-            ],
-        )
+            ]
+        if AttentionForm.SEQUENCE_TABLE in self._form:
+            attention.table = self._sequence_table(rows, starts + counts, ends)
+        elif AttentionForm.DECODE_TABLE in self._form and is_decode.any():
+            decodes = np.arange(1, 1 + int(is_decode.sum()))
+            attention.table = self._sequence_table(rows[is_decode], starts[is_decode] + 1, decodes)
+            attention.table.rows = torch.from_numpy(begins[is_decode])
         rotary_rows = positions
         if self._long_offset:
             is_long = np.fromiter((chunk.sequence.is_long for chunk in chunks), dtype=bool, count=len(chunks))
@@ -112,6 +142,11 @@ class InputBatch:
         return StepInputs(
             torch.from_numpy(token_ids), torch.from_numpy(rotary_rows), torch.from_numpy(logit_rows), attention, drawn
         )
+
+    def _sequence_table(self, rows: np.ndarray, lengths: np.ndarray, query_ends: np.ndarray) -> SequenceTable:
+        num_blocks = -(-int(lengths.max()) // self._block_size)
+        table = torch.from_numpy(self._table[rows, :num_blocks].astype(np.int32))
+        return SequenceTable(query_ends.tolist(), lengths.tolist(), table)
 
     def _decode_groups(self, rows: np.ndarray, lengths: np.ndarray, token_rows: np.ndarray) -> list[DecodeGroup]:
         """Group rows of similar length, longest first; lengths in tokens, the new one included."""

@@ -13,7 +13,7 @@ from ascendd.artefact.rank_weights import open_rank_weights
 from ascendd.config.model_facts import ModelFacts
 from ascendd.config.plan import kv_heads_per_rank
 from ascendd.config.resolve import EngineConfig
-from ascendd.device.base import Device, KVCacheSpec
+from ascendd.device.base import Device, KernelShapes, KVCacheSpec
 from ascendd.engine.layers.forward_context import ForwardContext
 from ascendd.engine.layers.lora import LoraLayers
 from ascendd.engine.layers.rotary import RotaryTable
@@ -22,6 +22,7 @@ from ascendd.engine.models.registry import build_model
 from ascendd.engine.runner.input_batch import InputBatch
 from ascendd.engine.runner.logprobs import score_prompts
 from ascendd.engine.runner.profile_run import finish, profile_steps, scratch_blocks
+from ascendd.engine.runner.runner_report import RunnerReport
 from ascendd.engine.runner.sampler import Sampler
 from ascendd.engine.sched.output import ModelRunnerOutput, SchedulerOutput
 from ascendd.errors import AdapterInvalid, AscenddError
@@ -42,6 +43,9 @@ class ModelRunner:
         self._device = device
         self.vocab_size = facts.vocab_size
         dtype = getattr(torch, config.dtype)
+        # Before any weight: what the device cannot do decides the form that weights and cache take.
+        self.kernel_verdicts = device.prove_kernels(kernel_shapes(config, facts))
+        self.report = RunnerReport(tuple(verdict.kernel for verdict in self.kernel_verdicts if not verdict.passed))
         with open_rank_weights(Path(config.model_path), facts) as weights:
             done = 0
 
@@ -77,6 +81,7 @@ class ModelRunner:
             -(-config.max_model_len // config.block_size),
             config.block_size,
             self._rotary.long_offset,
+            device.kernels.attention_form(is_latent=facts.latent is not None),
         )
         self._sampler = Sampler(device.kernels)
 
@@ -105,6 +110,9 @@ class ModelRunner:
         """Have the KV cache made with `num_blocks` blocks; for the time before the first step."""
         assert "_kv_caches" not in vars(self), "the cache is there already"
         self._kv_spec = replace(self._kv_spec, num_blocks=num_blocks + 1)
+
+    def capture_graphs(self) -> None:
+        """Capture decode steps where the device can and the configuration lets it; before the first request."""
 
     def _discard(self, step: SchedulerOutput) -> None:
         self.execute(step)
@@ -161,9 +169,31 @@ class ModelRunner:
 
     def _forward(self, output: SchedulerOutput) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return logits [rows, vocab], and which of the rows draw a token where not all do (StepInputs.drawn)."""
-        inputs = self._batch.prepare(output.chunks)
+        inputs = self._batch.prepare(output.chunks).to(self._device.torch_device())
         if self._lora is not None:
             self._lora.set_step([(chunk.sequence.adapter_id, chunk.num_tokens) for chunk in output.chunks])
         cos, sin = self._rotary.rows(inputs.rotary_rows)
         context = ForwardContext(cos, sin, self._kv_caches, inputs.attention, inputs.sample_rows)
         return self._model.forward(inputs.token_ids, context), inputs.drawn
+
+
+def kernel_shapes(config: EngineConfig, facts: ModelFacts) -> KernelShapes:
+    """Return the sizes that one rank's kernels are called with."""
+    latent, experts, tp_size = facts.latent, facts.experts, config.tensor_parallel_size
+    return KernelShapes(
+        dtype=config.dtype,
+        hidden_size=facts.hidden_size,
+        intermediate_size=facts.intermediate_size // tp_size,
+        num_heads=facts.num_heads // tp_size,
+        num_kv_heads=kv_heads_per_rank(facts, tp_size),
+        head_dim=facts.head_dim,
+        rotary_dim=facts.rotary_dim,
+        eps=facts.rms_norm_eps,
+        block_size=config.block_size,
+        latent_rank=latent.kv_rank if latent else 0,
+        latent_nope_dim=latent.nope_dim if latent else 0,
+        latent_value_dim=latent.value_dim if latent else 0,
+        num_experts=experts.num_routed if experts else 0,
+        num_experts_per_token=experts.num_per_token if experts else 0,
+        expert_size=experts.intermediate_size // tp_size if experts else 0,
+    )

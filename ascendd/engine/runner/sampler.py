@@ -41,6 +41,9 @@ class Sampler:
         logits [rows, vocab] float32, overwritten; row i belongs to sequences[i].
         """
         changed = [row for row, sequence in enumerate(sequences) if changes_logits(sequence)]
+        if logits.device.type != "cpu" and (changed or not all(map(_is_greedy, sequences))):
+            # Everything but the best token is a chain of small operators; one copy costs less than all their launches.
+            logits = logits.cpu()
         told = [row for row, sequence in enumerate(sequences) if sequence.params.logprobs is not None]
         # Logprobs are the model's own, so a row that is about to be changed is kept.
         kept = {row: logits[row].clone() for row in set(told).intersection(changed)}
