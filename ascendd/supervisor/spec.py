@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ascendd.config.schema import InstanceConfig
-from ascendd.device.npu_environment import npu_environment
 from ascendd.host.systemd import ENVIRONMENT as SYSTEMD_ENVIRONMENT
 from ascendd.ipc.messages import Role
+from ascendd.supervisor.npu_environment import npu_environment
 from ascendd.telemetry.log import INSTANCE_VARIABLE
 
 # Set for every child. TORCH_DEVICE_BACKEND_AUTOLOAD=0: torch must not import vendor packages unasked.

@@ -1,5 +1,5 @@
 """
-Every environment variable that the engine of an NPU instance gets, in one table. No torch: the supervisor reads it.
+Every environment variable that the engine of an NPU instance gets, in one table.
 
 Names and values: vllm-ascend's optimization_and_tuning.md, the HCCL environment variable reference, torch_npu's
 documents. A variable that the unit sets keeps its value.

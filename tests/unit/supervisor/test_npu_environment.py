@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ascendd.device.npu_environment import NPU_VARIABLES, npu_environment
+from ascendd.supervisor.npu_environment import NPU_VARIABLES, npu_environment
 
 
 def test_what_the_unit_sets_wins() -> None:
