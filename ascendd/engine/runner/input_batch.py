@@ -32,7 +32,8 @@ class StepInputs:
     `rotary_rows` holds each token's row of the rotary table, which is its position, or further down for long sequences.
 
     `sample_rows` are the rows whose logits are wanted, ascending; `drawn` [sample_rows] bool says from which of them a
-    token is drawn, where that is not all of them: the others score prompt tokens.
+    token is drawn, where that is not all of them: the others score prompt tokens. `is_decode_only` says that every
+    sequence has one new token and draws the next.
     """
 
     token_ids: torch.Tensor
@@ -40,6 +41,7 @@ class StepInputs:
     sample_rows: torch.Tensor
     attention: AttentionContext
     drawn: torch.Tensor | None = None
+    is_decode_only: bool = False
 
     def to(self, device: str) -> StepInputs:
         """Bring everything to `device`; on the CPU it is there already."""
@@ -140,7 +142,12 @@ class InputBatch:
             is_long = np.fromiter((chunk.sequence.is_long for chunk in chunks), dtype=bool, count=len(chunks))
             rotary_rows = positions + np.repeat(is_long, counts) * self._long_offset
         return StepInputs(
-            torch.from_numpy(token_ids), torch.from_numpy(rotary_rows), torch.from_numpy(logit_rows), attention, drawn
+            torch.from_numpy(token_ids),
+            torch.from_numpy(rotary_rows),
+            torch.from_numpy(logit_rows),
+            attention,
+            drawn,
+            is_decode_only=drawn is None and len(logit_rows) == num_tokens and bool(is_decode.all()),
         )
 
     def _sequence_table(self, rows: np.ndarray, lengths: np.ndarray, query_ends: np.ndarray) -> SequenceTable:

@@ -13,12 +13,13 @@ from ascendd.artefact.rank_weights import open_rank_weights
 from ascendd.config.model_facts import ModelFacts
 from ascendd.config.plan import kv_heads_per_rank
 from ascendd.config.resolve import EngineConfig
-from ascendd.device.base import Device, KernelShapes, KVCacheSpec
+from ascendd.device.base import AttentionForm, Device, KernelShapes, KVCacheSpec
 from ascendd.engine.layers.forward_context import ForwardContext
 from ascendd.engine.layers.lora import LoraLayers
 from ascendd.engine.layers.rotary import RotaryTable
 from ascendd.engine.layers.weight_scope import WeightScope
 from ascendd.engine.models.registry import build_model
+from ascendd.engine.runner.graph_runner import GraphRunner, decode_buckets
 from ascendd.engine.runner.input_batch import InputBatch
 from ascendd.engine.runner.logprobs import score_prompts
 from ascendd.engine.runner.profile_run import finish, profile_steps, scratch_blocks
@@ -26,6 +27,7 @@ from ascendd.engine.runner.runner_report import RunnerReport
 from ascendd.engine.runner.sampler import Sampler
 from ascendd.engine.sched.output import ModelRunnerOutput, SchedulerOutput
 from ascendd.errors import AdapterInvalid, AscenddError
+from ascendd.telemetry import log
 
 
 class ModelRunner:
@@ -84,6 +86,7 @@ class ModelRunner:
             device.kernels.attention_form(is_latent=facts.latent is not None),
         )
         self._sampler = Sampler(device.kernels)
+        self._graphs: GraphRunner | None = None
 
     @cached_property
     def _kv_caches(self) -> list[torch.Tensor]:
@@ -111,8 +114,33 @@ class ModelRunner:
         assert "_kv_caches" not in vars(self), "the cache is there already"
         self._kv_spec = replace(self._kv_spec, num_blocks=num_blocks + 1)
 
+    @torch.inference_mode()
     def capture_graphs(self) -> None:
-        """Capture decode steps where the device can and the configuration lets it; before the first request."""
+        """
+        Capture decode steps where the device can and the configuration lets it; before the first request.
+
+        Attention that reads groups of rows has another shape at each step, so such kernels run eagerly. Raises the
+        device's typed fault where it fails for another reason than capturing.
+        """
+        backend = None if self._config.enforce_eager else self._device.open_graphs()
+        if backend is None:
+            return
+        form = self._device.kernels.attention_form(is_latent=self._kv_spec.is_latent)
+        if not form & (AttentionForm.SEQUENCE_TABLE | AttentionForm.DECODE_TABLE):
+            log.get_logger("graphs").info("graphs.off", reason="attention is computed by the reference")
+            return
+        self._graphs = GraphRunner(
+            self._model.forward,
+            self._rotary,
+            self._kv_caches,
+            backend,
+            self._device.classify_fault,
+            max_blocks=-(-self._config.max_model_len // self._config.block_size),
+            device=self._device.torch_device(),
+            is_latent=self._kv_spec.is_latent,
+        )
+        self._graphs.capture(decode_buckets(self._config.max_num_seqs))
+        self.report.num_graph_buckets = len(self._graphs.buckets)
 
     def _discard(self, step: SchedulerOutput) -> None:
         self.execute(step)
@@ -169,12 +197,21 @@ class ModelRunner:
 
     def _forward(self, output: SchedulerOutput) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return logits [rows, vocab], and which of the rows draw a token where not all do (StepInputs.drawn)."""
-        inputs = self._batch.prepare(output.chunks).to(self._device.torch_device())
+        inputs = self._batch.prepare(output.chunks)
         if self._lora is not None:
             self._lora.set_step([(chunk.sequence.adapter_id, chunk.num_tokens) for chunk in output.chunks])
+        if self._graphs is not None and self._graphs.takes(inputs) and not _has_adapters(output):
+            self.report.num_replays += 1
+            return self._graphs.replay(inputs), None
+        inputs = inputs.to(self._device.torch_device())
         cos, sin = self._rotary.rows(inputs.rotary_rows)
         context = ForwardContext(cos, sin, self._kv_caches, inputs.attention, inputs.sample_rows)
         return self._model.forward(inputs.token_ids, context), inputs.drawn
+
+
+def _has_adapters(output: SchedulerOutput) -> bool:
+    """Whether a step computes LoRA deltas, whose rows no graph knows."""
+    return any(chunk.sequence.adapter_id for chunk in output.chunks)
 
 
 def kernel_shapes(config: EngineConfig, facts: ModelFacts) -> KernelShapes:
