@@ -13,6 +13,7 @@ from .firmware_version import FirmwareVersion
 from .host_memory import HostMemory
 from .model_artefact import ModelArtefact
 from .npu_health import NpuHealth
+from .npu_kernels import NpuKernels
 from .npu_presence import NpuPresence
 from .service_environment import ServiceEnvironment
 
@@ -24,6 +25,7 @@ CHECKS: Tuple[Type[Check], ...] = (
     CannVersion,
     ServiceEnvironment,
     AclRuntime,
+    NpuKernels,
     ModelArtefact,
     HostMemory,
 )

@@ -69,7 +69,7 @@ class NpuKernels(BlockMajorReference):
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         if FusedOp.RMS_NORM not in self._fused:
             return super().rms_norm(x, weight, eps)
-        y: torch.Tensor = torch.ops.npu.npu_rms_norm(x.contiguous(), weight, eps)[0]
+        y: torch.Tensor = torch.ops.npu.npu_rms_norm(x.contiguous(), weight, epsilon=eps)[0]
         return y
 
     def add_rms_norm(
@@ -77,7 +77,7 @@ class NpuKernels(BlockMajorReference):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if FusedOp.ADD_RMS_NORM not in self._fused:
             return super().add_rms_norm(x, residual, weight, eps)
-        y, _, total = torch.ops.npu.npu_add_rms_norm(x.contiguous(), residual.contiguous(), weight, eps)
+        y, _, total = torch.ops.npu.npu_add_rms_norm(x.contiguous(), residual.contiguous(), weight, epsilon=eps)
         return y, total
 
     def rope(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -96,7 +96,7 @@ class NpuKernels(BlockMajorReference):
     def silu_and_mul(self, x: torch.Tensor) -> torch.Tensor:
         if FusedOp.SILU_AND_MUL not in self._fused:
             return super().silu_and_mul(x)
-        y: torch.Tensor = torch.ops.npu.npu_swiglu(x.contiguous(), -1)
+        y: torch.Tensor = torch.ops.npu.npu_swiglu(x.contiguous(), dim=-1)
         return y
 
     def store_kv(self, cache: torch.Tensor, key: torch.Tensor, value: torch.Tensor, slot_mapping: torch.Tensor) -> None:
@@ -178,7 +178,7 @@ class NpuKernels(BlockMajorReference):
 def _rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, mode: str) -> torch.Tensor:
     # Four dimensions, [batch, tokens, heads, dim] against [batch, tokens, 1, dim]: what the operator broadcasts.
     y: torch.Tensor = torch.ops.npu.npu_rotary_mul(
-        x[None].contiguous(), cos[None].contiguous(), sin[None].contiguous(), mode
+        x[None].contiguous(), cos[None].contiguous(), sin[None].contiguous(), rotary_mode=mode
     )
     return y[0]
 

@@ -74,7 +74,7 @@ def grouped_experts(
     hidden = silu_and_mul(_grouped(rows, experts.gate_up, counts))
     # places[i]: where row i of (token, choice) went, so that a gather brings each token's choices back together.
     return torch.ops.npu.npu_moe_token_unpermute(  # type: ignore[no-any-return]
-        _grouped(hidden, experts.down, counts), places, weights.to(x.dtype)
+        _grouped(hidden, experts.down, counts), places, probs=weights.to(x.dtype)
     )
 
 

@@ -13,7 +13,8 @@ from ascendd.artefact.rank_weights import open_rank_weights
 from ascendd.config.model_facts import ModelFacts
 from ascendd.config.plan import kv_heads_per_rank
 from ascendd.config.resolve import EngineConfig
-from ascendd.device.base import AttentionForm, Device, KernelShapes, KVCacheSpec
+from ascendd.device.base import AttentionForm, Device, KVCacheSpec
+from ascendd.device.kernel_shapes import kernel_shapes
 from ascendd.engine.layers.forward_context import ForwardContext
 from ascendd.engine.layers.lora import LoraLayers
 from ascendd.engine.layers.rotary import RotaryTable
@@ -46,7 +47,9 @@ class ModelRunner:
         self.vocab_size = facts.vocab_size
         dtype = getattr(torch, config.dtype)
         # Before any weight: what the device cannot do decides the form that weights and cache take.
-        self.kernel_verdicts = device.prove_kernels(kernel_shapes(config, facts))
+        self.kernel_verdicts = device.prove_kernels(
+            kernel_shapes(facts, dtype=config.dtype, tp_size=config.tensor_parallel_size, block_size=config.block_size)
+        )
         self.report = RunnerReport(tuple(verdict.kernel for verdict in self.kernel_verdicts if not verdict.passed))
         with open_rank_weights(Path(config.model_path), facts) as weights:
             done = 0
@@ -212,25 +215,3 @@ class ModelRunner:
 def _has_adapters(output: SchedulerOutput) -> bool:
     """Whether a step computes LoRA deltas, whose rows no graph knows."""
     return any(chunk.sequence.adapter_id for chunk in output.chunks)
-
-
-def kernel_shapes(config: EngineConfig, facts: ModelFacts) -> KernelShapes:
-    """Return the sizes that one rank's kernels are called with."""
-    latent, experts, tp_size = facts.latent, facts.experts, config.tensor_parallel_size
-    return KernelShapes(
-        dtype=config.dtype,
-        hidden_size=facts.hidden_size,
-        intermediate_size=facts.intermediate_size // tp_size,
-        num_heads=facts.num_heads // tp_size,
-        num_kv_heads=kv_heads_per_rank(facts, tp_size),
-        head_dim=facts.head_dim,
-        rotary_dim=facts.rotary_dim,
-        eps=facts.rms_norm_eps,
-        block_size=config.block_size,
-        latent_rank=latent.kv_rank if latent else 0,
-        latent_nope_dim=latent.nope_dim if latent else 0,
-        latent_value_dim=latent.value_dim if latent else 0,
-        num_experts=experts.num_routed if experts else 0,
-        num_experts_per_token=experts.num_per_token if experts else 0,
-        expert_size=experts.intermediate_size // tp_size if experts else 0,
-    )

@@ -21,7 +21,7 @@ def test_the_files_of_the_folder_are_the_tuple() -> None:
     files = {path.stem for path in FOLDER.glob("*.py")} - {"__init__", "__main__"}
 
     assert files == {check.__module__.rpartition(".")[2] for check in CHECKS}
-    assert len(files) == len(CHECKS) == 9
+    assert len(files) == len(CHECKS) == 10
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.id)
