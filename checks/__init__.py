@@ -7,24 +7,64 @@ from typing import Tuple, Type
 from ascendd.preflight.check import Check
 
 from .acl_runtime import AclRuntime
+from .acl_sample import AclSample
+from .cann_layout import CannLayout
 from .cann_version import CannVersion
+from .device_holders import DeviceHolders
+from .driver_cann import DriverCann
+from .driver_firmware import DriverFirmware
 from .driver_version import DriverVersion
 from .firmware_version import FirmwareVersion
+from .hbm_free import HbmFree
+from .hccl_link import HcclLink
+from .hccl_ports import HcclPorts
+from .hccl_tls import HcclTls
 from .host_memory import HostMemory
+from .kernel_log import KernelLog
 from .model_artefact import ModelArtefact
+from .nnal import Nnal
+from .npu_ecc import NpuEcc
 from .npu_health import NpuHealth
 from .npu_kernels import NpuKernels
 from .npu_presence import NpuPresence
+from .npu_security import NpuSecurity
+from .npu_sensors import NpuSensors
+from .npu_topology import NpuTopology
+from .numa_affinity import NumaAffinity
+from .pending_reboot import PendingReboot
 from .service_environment import ServiceEnvironment
+from .site_policy import SitePolicy
+from .vendor_libraries import VendorLibraries
+from .vendor_sample import VendorSample
 
 CHECKS: Tuple[Type[Check], ...] = (
     NpuPresence,
+    NpuSecurity,
     NpuHealth,
-    DriverVersion,
+    NpuEcc,
+    NpuSensors,
+    HbmFree,
+    DeviceHolders,
+    SitePolicy,
     FirmwareVersion,
+    DriverVersion,
+    DriverFirmware,
+    PendingReboot,
+    KernelLog,
     CannVersion,
+    CannLayout,
+    DriverCann,
     ServiceEnvironment,
+    VendorLibraries,
+    Nnal,
     AclRuntime,
+    AclSample,
+    VendorSample,
+    HcclLink,
+    HcclTls,
+    HcclPorts,
+    NpuTopology,
+    NumaAffinity,
     NpuKernels,
     ModelArtefact,
     HostMemory,

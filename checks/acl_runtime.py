@@ -17,7 +17,7 @@ class AclRuntime(NpuCheck):
 
     id = "acl-runtime"
     title = "ACL runtime"
-    requires = ("npu-presence", "service-environment")
+    requires = ("npu-presence", "npu-security", "vendor-libraries")
     # Longer than the probe's own limit, which knows the call that hangs.
     timeout_s = ROUND_TRIP_TIMEOUT_S + 15.0
 

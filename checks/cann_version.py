@@ -6,7 +6,7 @@ from typing import Any, Dict, Mapping, Optional, Sequence
 
 from ascendd.host.cann_version import CannVersion as Version
 from ascendd.host.cann_version import parse_version
-from ascendd.host.vendor_facts import load_facts
+from ascendd.host.policy import VersionPolicy, read_policy
 from ascendd.host.version_files import CannFiles, cann_roots, read_cann
 from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Verdict, conclude
 from ascendd.preflight.context import CheckContext
@@ -23,18 +23,20 @@ class CannVersion(NpuCheck):
 
     id = "cann-version"
     title = "CANN version"
+    requires = ("site-policy",)
 
     def run(self, context: CheckContext) -> CheckResult:
         """Read the toolkit that the service's environment names, else the usual places."""
         environ = context.service().variables
-        policy: Mapping[str, Any] = load_facts("version_policy")
+        policy = read_policy(context.files)
         return judge(read_cann(context.files, environ), policy, cann_roots(context.files, environ))
 
 
-def judge(toolkits: Sequence[CannFiles], policy: Mapping[str, Any], looked_in: Sequence[str] = ()) -> CheckResult:
+def judge(toolkits: Sequence[CannFiles], policy: VersionPolicy, looked_in: Sequence[str] = ()) -> CheckResult:
     """Decide over the first of `toolkits`, which is the one in use."""
     evidence: Dict[str, Any] = {
-        "minimum": policy["cann_minimum"],
+        "minimum": policy.cann_minimum,
+        "site_policy": policy.site_file,
         "found": {toolkit.root: toolkit.version for toolkit in toolkits},
     }
     if not toolkits:
@@ -46,7 +48,7 @@ def judge(toolkits: Sequence[CannFiles], policy: Mapping[str, Any], looked_in: S
         version=cann.version, root=cann.root, inner_version=cann.inner_version, ops_for=list(cann.ops_chips)
     )
     version = effective_version(cann)
-    minimum = parse_version(policy["cann_minimum"])
+    minimum = parse_version(policy.cann_minimum)
     assert minimum is not None
     if version is None:
         said = f"{cann.version} has no known form, so it was not compared with {minimum}"
@@ -56,7 +58,7 @@ def judge(toolkits: Sequence[CannFiles], policy: Mapping[str, Any], looked_in: S
         said = f"{version} is an internal build that cannot be ranked against {minimum}"
         return conclude([Finding(Verdict.WARN, said, Remedy(PREFLIGHT, _UPGRADE))], "", evidence)
     if version < minimum:
-        said = f"{version} at {cann.root}: {_reason(version, minimum, policy['cann_refused_because'])}"
+        said = f"{version} at {cann.root}: {_reason(version, minimum, policy.cann_refused_because)}"
         return conclude([Finding(Verdict.FAIL, said, Remedy(PREFLIGHT, _UPGRADE))], "", evidence)
     return conclude([], f"{version} at {cann.root} (policy: {minimum} or later)", evidence)
 

@@ -1,15 +1,16 @@
-"""Firmware: the vendor's package for this chip generation, not too old, in the range of the driver, and running."""
+"""Firmware: the vendor's package for this chip generation is installed, runs, and is not too old."""
 
 from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ascendd.errors import ProbeError
-from ascendd.host.cann_version import in_ranges, parse_ranges, parse_version
+from ascendd.host.cann_version import parse_version
 from ascendd.host.pci import find_pci_npus
+from ascendd.host.policy import VersionPolicy, read_policy
 from ascendd.host.vendor_facts import load_facts
-from ascendd.host.version_files import DriverFiles, FirmwareFiles, read_driver, read_firmware
+from ascendd.host.version_files import FirmwareFiles, read_firmware
 from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Verdict, conclude
+from ascendd.preflight.chips import read_boards
 from ascendd.preflight.context import CheckContext
 
 PREFLIGHT = "ASD-P01"
@@ -24,27 +25,21 @@ class FirmwareVersion(NpuCheck):
 
     id = "firmware-version"
     title = "Firmware version"
-    requires = ("npu-presence",)
+    requires = ("npu-presence", "site-policy")
     timeout_s = 120.0
 
     def run(self, context: CheckContext) -> CheckResult:
         """Read the package's files and ask npu-smi what runs on each NPU."""
-        boards: Dict[int, Mapping[str, str]] = {}
-        try:
-            tool = context.npu_smi()
-            for npu_id in sorted({chip.npu_id for chip in tool.info().chips if chip.npu_id is not None}):
-                boards[npu_id] = tool.board(npu_id)
-        except ProbeError:
-            pass  # presence says why; the files on disk still tell something
         families = tuple(sorted({npu.family for npu in find_pci_npus(context.files)}))
-        return judge(read_firmware(context.files), read_driver(context.files), boards, families, context.is_container)
+        policy = read_policy(context.files)
+        return judge(read_firmware(context.files), read_boards(context), families, policy, context.is_container)
 
 
 def judge(
     firmware: FirmwareFiles,
-    driver: DriverFiles,
     boards: Mapping[int, Mapping[str, str]],
     families: Sequence[str],
+    policy: VersionPolicy,
     is_container: bool = False,
 ) -> CheckResult:
     """Decide; `boards` are the fields of `npu-smi info -t board` by NPU id, `families` the chips on the bus."""
@@ -55,8 +50,8 @@ def judge(
         "package": firmware.version,
         "package_generation": firmware.generation,
         "running": running,
-        "driver_accepts": driver.compatible_firmware,
-        "firmware_accepts": firmware.compatible_drivers,
+        "installed_on": firmware.installed_on,
+        "oldest_allowed": {"version": policy.lowest_firmware(tuple(families)), "date": policy.firmware_date_minimum},
         "families": list(families),
         "path": firmware.path,
     }
@@ -73,11 +68,8 @@ def judge(
         return conclude(findings, "", evidence)
     findings += _of_generation(firmware, families)
     for version in dict.fromkeys([*running.values(), *([firmware.version] if firmware.version else [])]):
-        findings += _of_version(version, firmware, driver, families)
-    for npu_id, board in boards.items():
-        if board.get("Compatibility", "").upper() == "NOK":
-            said = f"NPU {npu_id}: firmware {board.get('Firmware Version')} and driver are incompatible (npu-smi: NOK)"
-            findings.append(_finding(Verdict.FAIL, said, _INSTALL, (f"npu-smi info -t board -i {npu_id}",)))
+        findings += _of_version(version, policy.lowest_firmware(tuple(families)))
+    findings += _of_date(firmware, policy.firmware_date_minimum)
     others = sorted({version for version in running.values() if firmware.version and version != firmware.version})
     if others:
         said = f"{firmware.version} is installed but {', '.join(others)} runs: a reboot is pending"
@@ -101,33 +93,29 @@ def _of_generation(firmware: FirmwareFiles, families: Sequence[str]) -> List[Fin
     return [_finding(Verdict.FAIL, said, _INSTALL)]
 
 
-def _of_version(version: str, firmware: FirmwareFiles, driver: DriverFiles, families: Sequence[str]) -> List[Finding]:
-    parsed = parse_version(version)
+def _of_version(version: str, lowest_text: str) -> List[Finding]:
+    parsed, lowest = parse_version(version), parse_version(lowest_text)
+    assert lowest is not None
     if parsed is None:
         said = f"firmware version {version} has no known form, so it was not compared"
         return [_finding(Verdict.WARN, said, "Compare it with the vendor's release notes.")]
-    findings = []
-    minimum_text = minimum(families)
-    lowest = parse_version(minimum_text)
-    assert lowest is not None
     if parsed < lowest:
-        findings.append(
-            _finding(Verdict.FAIL, f"firmware {version} is older than {minimum_text}, the policy's minimum", _INSTALL)
-        )
-    ranges, drivers = parse_ranges(driver.compatible_firmware), parse_ranges(firmware.compatible_drivers)
-    # The later of the two packages knows the earlier one, so one yes is enough.
-    lists_driver = bool(drivers) and driver.version is not None and in_ranges(driver.version, drivers)
-    if ranges and not in_ranges(version, ranges) and not (lists_driver and version == firmware.version):
-        said = f"firmware {version} is outside {driver.compatible_firmware}, which driver {driver.version} accepts"
-        text = "Upgrade firmware and driver to one vendor release: firmware first, then driver, then reboot."
-        findings.append(_finding(Verdict.FAIL, said, text))
-    return findings
+        said = f"firmware {version} is older than {lowest_text}, the policy's minimum"
+        return [_finding(Verdict.FAIL, said, _INSTALL)]
+    return []
 
 
-def minimum(families: Sequence[str]) -> str:
-    """Return the policy's lowest firmware version for these chips."""
-    table: Dict[str, str] = load_facts("version_policy")["firmware_minimum"]
-    return next((table[family] for family in families if family in table), table["default"])
+def _of_date(firmware: FirmwareFiles, oldest: Optional[str]) -> List[Finding]:
+    """Compare the day of the last installation with the site's policy; ISO dates order as texts do."""
+    if oldest is None:
+        return []
+    if firmware.installed_on is None:
+        said = f"no log tells when the firmware was installed; the policy asks for {oldest} or later"
+        return [_finding(Verdict.WARN, said, "Compare the date of the package by hand.")]
+    if firmware.installed_on < oldest:
+        said = f"the firmware was installed on {firmware.installed_on}; the policy asks for {oldest} or later"
+        return [_finding(Verdict.FAIL, said, _INSTALL)]
+    return []
 
 
 def _finding(verdict: Verdict, said: str, text: str, commands: Optional[Tuple[str, ...]] = None) -> Finding:

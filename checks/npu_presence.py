@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
-from ascendd.errors import ProbeError
+from ascendd.errors import ProbeError, ProbeParseError
 from ascendd.host.device_nodes import DeviceNodes, read_device_nodes
 from ascendd.host.pci import find_pci_npus
 from ascendd.host.version_files import read_driver
 from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Verdict, conclude
+from ascendd.preflight.chips import read_report
 from ascendd.preflight.context import CheckContext
 
-DEVICE_UNAVAILABLE, PERMISSION_MISSING = "ASD-D02", "ASD-H03"
+DEVICE_UNAVAILABLE, PERMISSION_MISSING, PROBE_PARSE = "ASD-D02", "ASD-H03", "ASD-P04"
 # The driver's return code for `no working device`, whatever the reason.
 INNER_ERROR = -8005
 
@@ -31,6 +32,8 @@ class Presence:
     npu_smi_failure: Optional[str] = None
     npu_smi_remedy: Optional[str] = None
     dcmi_code: Optional[int] = None
+    # What npu-smi printed cannot be read: then its count is not known, which is no fault of the chips.
+    unreadable: Optional[str] = None
     notes: Tuple[str, ...] = ()
 
     @property
@@ -65,11 +68,12 @@ def measure(context: CheckContext) -> Presence:
     npu_smi: Optional[int] = None
     notes: List[str] = []
     try:
-        report = context.npu_smi().info()
+        report = read_report(context)
         npu_smi = len(report.chips)
         notes += [f"npu-smi: {note}" for note in report.notes]
     except ProbeError as error:
         failure = error
+    unreadable = failure.message if isinstance(failure, ProbeParseError) else None
     acl: Optional[int] = None
     try:
         outcome = context.acl_count(context.files, context.service().variables, 30.0 * context.request.patience)
@@ -89,6 +93,7 @@ def measure(context: CheckContext) -> Presence:
         npu_smi_failure=None if failure is None else failure.message,
         npu_smi_remedy=None if failure is None else failure.remedy,
         dcmi_code=None if failure is None else failure.facts.get("dcmi_code"),
+        unreadable=unreadable,
         notes=tuple(notes),
     )
 
@@ -156,6 +161,10 @@ def _broken_layer(presence: Presence) -> Optional[Finding]:
         return Finding(
             Verdict.FAIL, f"/dev/{node}{others} cannot be opened: {reason}", Remedy(PERMISSION_MISSING, text, commands)
         )
+    if presence.unreadable is not None:
+        text = presence.npu_smi_remedy or "Run `npu-smi info` by hand and look."
+        said = f"what npu-smi prints cannot be read: {presence.unreadable} ({counts})"
+        return Finding(Verdict.ERROR, said, Remedy(PROBE_PARSE, text, ("npu-smi info",)))
     if presence.npu_smi is None:
         text = presence.npu_smi_remedy or ""
         if presence.dcmi_code == INNER_ERROR:

@@ -6,14 +6,11 @@ from dataclasses import dataclass
 from typing import List, Mapping, Optional, Tuple
 
 from ascendd.host.files import HostFiles
-from ascendd.host.libraries import LibrarySearch, find_library
 from ascendd.host.service_environment import ServiceEnvironment as Environment
 from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Verdict, conclude
 from ascendd.preflight.context import CheckContext
 
 PROBE_UNAVAILABLE = "ASD-P05"
-# What torch_npu links against, and what those need from the driver.
-REQUIRED_LIBRARIES = ("libascendcl.so", "libhccl.so", "libascend_hal.so")
 # Where set_env.sh points; each is looked up at run time by the compiler and the operator library.
 REQUIRED_VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_OPP_PATH")
 EXPECTED_VARIABLES = ("ASCEND_TOOLKIT_HOME", "ASCEND_AICPU_PATH", "PYTHONPATH")
@@ -27,15 +24,14 @@ _SOURCE = (
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The environment, the libraries that it leads to, and the paths in it that do not exist (variable, path)."""
+    """The environment, and the paths in it that do not exist (variable, path)."""
 
     environment: Environment
-    libraries: Tuple[LibrarySearch, ...]
     absent: Tuple[Tuple[str, str], ...]
 
 
 class ServiceEnvironment(NpuCheck):
-    """The service finds CANN's libraries and operators."""
+    """The service finds CANN and its operators."""
 
     id = "service-environment"
     title = "Service environment"
@@ -43,8 +39,7 @@ class ServiceEnvironment(NpuCheck):
     def run(self, context: CheckContext) -> CheckResult:
         """Read the unit's environment, else this process's, and look up what it points to."""
         environment = context.service()
-        libraries = tuple(find_library(name, context.files, environment.variables) for name in REQUIRED_LIBRARIES)
-        return judge(Surroundings(environment, libraries, absent_paths(context.files, environment.variables)))
+        return judge(Surroundings(environment, absent_paths(context.files, environment.variables)))
 
 
 def absent_paths(files: HostFiles, variables: Mapping[str, str]) -> Tuple[Tuple[str, str], ...]:
@@ -63,12 +58,11 @@ def absent_paths(files: HostFiles, variables: Mapping[str, str]) -> Tuple[Tuple[
 
 
 def judge(found: Surroundings) -> CheckResult:
-    """Decide: missing libraries and variables fail, paths that lead nowhere warn."""
+    """Decide: missing variables fail, paths that lead nowhere warn."""
     environment, variables = found.environment, found.environment.variables
     evidence = {
         "origin": environment.origin,
         "variables": {name: variables[name] for name in SHOWN if name in variables},
-        "libraries": {search.name: search.found for search in found.libraries},
         "absent": [f"{name}: {path}" for name, path in found.absent],
         "notes": list(environment.notes),
     }
@@ -81,8 +75,6 @@ def judge(found: Surroundings) -> CheckResult:
                 Verdict.FAIL, f"EnvironmentFile {path} cannot be read", f"Create {path}, or remove it from the unit."
             )
         )
-    for search in found.libraries:
-        findings += _of_library(search)
     unset = [name for name in REQUIRED_VARIABLES if not variables.get(name)]
     if unset:
         findings.append(_finding(Verdict.FAIL, f"{' and '.join(unset)} not set in {environment.origin}", _SOURCE))
@@ -97,18 +89,7 @@ def judge(found: Surroundings) -> CheckResult:
         )
     visible = _of_visible_devices(variables.get("ASCEND_RT_VISIBLE_DEVICES"))
     findings += [visible] if visible else []
-    return conclude(findings, f"libraries and variables in {environment.origin}", evidence)
-
-
-def _of_library(search: LibrarySearch) -> List[Finding]:
-    if search.stub_first is not None:
-        said = f"{search.name} would be loaded from {search.stub_first}, a stub for compiling (ACL error 100039)"
-        text = "Put the driver's lib64/driver first in LD_LIBRARY_PATH and drop the devlib and stub folders."
-        return [_finding(Verdict.FAIL, said, text)]
-    if search.found is None:
-        where = f"; a copy is at {search.elsewhere}" if search.elsewhere else ""
-        return [_finding(Verdict.FAIL, f"{search.name} is not on the library path{where}", _SOURCE)]
-    return []
+    return conclude(findings, f"CANN's variables in {environment.origin}", evidence)
 
 
 def _of_visible_devices(value: Optional[str]) -> Optional[Finding]:

@@ -70,6 +70,13 @@ class HostFiles:
         root = os.path.realpath(self.root) if self.root else ""
         return resolved[len(root) :] if root and resolved.startswith(root + "/") else resolved
 
+    def read_link(self, path: str) -> Optional[str]:
+        """Return what the symbolic link `path` says, not followed; None where it is none or may not be read."""
+        try:
+            return str(Path(self.real(path)).readlink())
+        except OSError:
+            return None
+
     def open_read_write(self, path: str) -> Optional[str]:
         """Open `path` for reading and writing, as a process that uses the device would; return why not, or None."""
         if self.fake is not None and path in self.fake.denied:

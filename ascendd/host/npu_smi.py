@@ -9,16 +9,22 @@ a limit.
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Dict, List, Mapping, Optional
+from typing import Callable, Dict, Hashable, Iterable, List, Mapping, Optional, TypeVar, Union
 
-from ascendd.errors import ProbeUnavailable
+from ascendd.errors import ProbeError, ProbeUnavailable
 from ascendd.host.command import CommandOutcome, RunCommand
 from ascendd.host.files import HostFiles
 from ascendd.host.npu_smi_table import NpuSmiReport, parse_info
+from ascendd.host.npu_topology import NpuTopology, parse_topology
 from ascendd.host.vendor_facts import describe_code, load_facts
 
 CALL_TIMEOUT_S = 20.0
+# Calls at the same time: one a chip in turn takes seconds on a server of eight; each call loads the driver's interface.
+MAX_CALLS = 8
+_Id = TypeVar("_Id", bound=Hashable)
+_Answer = TypeVar("_Answer")
 USUAL_PLACES = ("/usr/local/bin/npu-smi", "/usr/local/sbin/npu-smi", "/usr/bin/npu-smi")
 _RETURN_CODE = re.compile(r"\bret(?: is|=)\s*(-\d+)")
 _FAILURE = re.compile(r"failed|not found|There is no NPU card|does not support", re.IGNORECASE)
@@ -38,6 +44,10 @@ class NpuSmi:
     def info(self) -> NpuSmiReport:
         """Return the chips, processes and versions of `npu-smi info`."""
         return parse_info(self._query("info"))
+
+    def topology(self) -> NpuTopology:
+        """Return how the chips reach each other: `npu-smi info -t topo`."""
+        return parse_topology(self._query("info", "-t", "topo"))
 
     def board(self, npu_id: int) -> Dict[str, str]:
         """Return the fields of `npu-smi info -t board`: Software Version, Firmware Version, Compatibility, ..."""
@@ -62,6 +72,20 @@ class NpuSmi:
         outcome = self.run([self.path, *arguments], self.timeout_s, self.environ)
         raise_failure(outcome)
         return outcome.stdout
+
+
+def ask_each(ids: Iterable[_Id], question: Callable[[_Id], _Answer]) -> Dict[_Id, Union[_Answer, ProbeError]]:
+    """Ask one question about each id, a few at a time; what cannot be had is the error in its place."""
+
+    def ask(one: _Id) -> Union[_Answer, ProbeError]:
+        try:
+            return question(one)
+        except ProbeError as error:
+            return error
+
+    wanted = list(ids)
+    with ThreadPoolExecutor(MAX_CALLS) as pool:
+        return dict(zip(wanted, pool.map(ask, wanted)))
 
 
 def find_npu_smi(files: HostFiles, environ: Mapping[str, str]) -> str:

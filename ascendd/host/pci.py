@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Tuple
 
@@ -9,6 +10,12 @@ from ascendd.host.files import HostFiles
 from ascendd.host.vendor_facts import load_facts
 
 _SYSFS = "/sys/bus/pci/devices"
+# `c1:00.0 1200: 19e5:d802 (rev 20)` of lspci -n; without -n the vendor is spelt out and the device may be.
+_NUMERIC = re.compile(r"^((?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) [0-9a-f]{4}: ([0-9a-f]{4}):([0-9a-f]{4})\b")
+_SPELT = re.compile(
+    r"^((?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) Processing accelerators: "
+    r"Huawei Technologies Co\., Ltd\. Device ([0-9a-f]{4})\b"
+)
 
 
 @dataclass(frozen=True)
@@ -40,3 +47,20 @@ def find_pci_npus(files: HostFiles) -> Tuple[PciNpu, ...]:
 
 def _attribute(files: HostFiles, address: str, name: str) -> str:
     return (files.read_optional(f"{_SYSFS}/{address}/{name}") or "").strip().lower()
+
+
+def parse_lspci(text: str) -> Tuple[PciNpu, ...]:
+    """Return the NPU functions of `lspci` or `lspci -n`, for machines whose sysfs cannot be read; in order of lines."""
+    facts = load_facts("pci_devices")
+    found = []
+    for line in text.splitlines():
+        numeric, spelt = _NUMERIC.match(line), _SPELT.match(line)
+        match = numeric or spelt
+        if match is None or (numeric and "0x" + numeric[2] != facts["vendor"]):
+            continue
+        device_id = "0x" + match[match.lastindex or 0]
+        known = facts["devices"].get(device_id)
+        if known is not None:
+            address = match[1] if match[1].count(":") > 1 else "0000:" + match[1]
+            found.append(PciNpu(address, device_id, known["family"], known["title"], 1))
+    return tuple(found)

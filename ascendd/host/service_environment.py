@@ -17,7 +17,7 @@ from ascendd.host.command import RunCommand
 from ascendd.host.files import HostFiles
 
 _TIMEOUT_S = 10.0
-_PROPERTIES = "LoadState,ActiveState,Environment,EnvironmentFiles,UnsetEnvironment,ControlGroup,MemoryMax"
+_PROPERTIES = "LoadState,ActiveState,Environment,EnvironmentFiles,UnsetEnvironment,ControlGroup,MemoryMax,CPUAffinity"
 # What systemd gives a service that sets nothing.
 _DEFAULT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"}
 _FILE_ENTRY = re.compile(r"(?P<path>.+?) \(ignore_errors=(?P<optional>yes|no)\)")
@@ -33,6 +33,8 @@ class ServiceEnvironment:
     is_active: bool = False
     control_group: Optional[str] = None
     memory_max_bytes: Optional[int] = None
+    # CPUAffinity= as systemd writes it, `0-23 48`; None where the unit sets none.
+    cpu_affinity: Optional[str] = None
     notes: Tuple[str, ...] = field(default=())
 
 
@@ -72,6 +74,7 @@ def read_service_environment(
         missing_files=tuple(missing),
         is_active=(shown.get("ActiveState") or [""])[0] == "active",
         control_group=(shown.get("ControlGroup") or [""])[0] or None,
+        cpu_affinity=",".join((shown.get("CPUAffinity") or [""])[0].split()) or None,
         memory_max_bytes=int(limit) if limit.isdigit() and int(limit) < 1 << 60 else None,
     )
 

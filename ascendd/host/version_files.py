@@ -46,6 +46,8 @@ class FirmwareFiles:
     path: str
     # Chip generation of the package installed last (`910b`), as the installer logged it; None when no log says so.
     generation: Optional[str]
+    # Day of that installation by the same log, `2024-11-02`.
+    installed_on: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,14 @@ class CannFiles:
     architecture: str
     # Chips that kernels or ops are installed for, as the packages name them.
     ops_chips: Tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class NnalFiles:
+    """The nnal package (ATB) on disk; a version of None means that it is not there."""
+
+    root: str
+    version: Optional[str]
 
 
 def parse_pairs(text: str) -> Dict[str, str]:
@@ -92,11 +102,13 @@ def read_firmware(files: HostFiles) -> FirmwareFiles:
     install = parse_pairs(files.read_optional(INSTALL_INFO) or "")
     path = f"{install.get('Firmware_Install_Path_Param') or DEFAULT_ROOT}/firmware/version.info"
     pairs = parse_pairs(files.read_optional(path) or "")
-    generation = None
+    generation, installed_on = None, None
     for log in INSTALL_LOGS:
-        packages = _FIRMWARE_PACKAGE.findall(files.read_optional(log) or "")
-        if packages:
-            generation = packages[-1].lower()
+        lines = [line for line in (files.read_optional(log) or "").splitlines() if _FIRMWARE_PACKAGE.search(line)]
+        if lines:
+            generation = _FIRMWARE_PACKAGE.findall(lines[-1])[-1].lower()
+            day = re.search(r"\[(\d{4}-\d\d-\d\d)\b", lines[-1])
+            installed_on = day[1] if day else None
             break
     return FirmwareFiles(
         version=pairs.get("Version"),
@@ -104,6 +116,7 @@ def read_firmware(files: HostFiles) -> FirmwareFiles:
         compatible_drivers=pairs.get("compatible_version_drv", ""),
         path=path,
         generation=generation,
+        installed_on=installed_on,
     )
 
 
@@ -143,10 +156,32 @@ def _read_toolkit(files: HostFiles, root: str) -> Optional[CannFiles]:
                 architecture=pairs.get("arch", architecture),
                 ops_chips=_ops_chips(files, root, folder),
             )
-    # Images that keep only the components still say which release they came from: [component:CANN].
+    # Images that keep only the components still say which release they came from.
+    release = read_component_release(files, root)
+    return CannFiles(root, release, None, (), "", _ops_chips(files, root, root)) if release else None
+
+
+def read_component_release(files: HostFiles, root: str) -> Optional[str]:
+    """Return the CANN release that the runtime below `root` belongs to, by version.cfg: [component:CANN]."""
     running = parse_pairs(files.read_optional(f"{root}/version.cfg") or "").get("runtime_running_version", "")
     match = re.fullmatch(r"\[[^:\]]+:([^\]]+)\]", running)
-    return CannFiles(root, match[1], None, (), "", _ops_chips(files, root, root)) if match else None
+    return match[1] if match else None
+
+
+def read_nnal(files: HostFiles, environ: Mapping[str, str]) -> NnalFiles:
+    """Read nnal's version: where ATB_HOME_PATH leads, else below the usual root. None where it is not installed."""
+    install = parse_pairs(files.read_optional(INSTALL_INFO) or "")
+    usual = f"{install.get('Driver_Install_Path_Param') or DEFAULT_ROOT}/nnal/atb/latest"
+    home = environ.get("ATB_HOME_PATH", "")
+    # ATB_HOME_PATH is <root>/atb/cxx_abi_N.
+    roots = [home.rsplit("/atb/", 1)[0]] if "/atb/cxx_abi" in home else []
+    for root in [*roots, usual]:
+        match = re.search(
+            r"^Ascend-cann-atb\s*:\s*(\S+)", files.read_optional(f"{root}/version.info") or "", re.MULTILINE
+        )
+        if match is not None:
+            return NnalFiles(root, match[1])
+    return NnalFiles(usual, None)
 
 
 def _ops_chips(files: HostFiles, root: str, folder: str) -> Tuple[str, ...]:

@@ -13,7 +13,15 @@ from ascendd.preflight.runner import run_checks
 
 # What decides within seconds whether this instance can serve. A restart changes no versions, but a reboot after an
 # upgrade does, so the CANN version is looked at every time.
-GATE_CHECKS = ("npu-presence", "cann-version", "service-environment", "model-artefact", "host-memory")
+GATE_CHECKS = (
+    "npu-presence",
+    "site-policy",
+    "cann-version",
+    "service-environment",
+    "vendor-libraries",
+    "model-artefact",
+    "host-memory",
+)
 
 
 def run_gate(config: Any, environ: Optional[Mapping[str, str]] = None, root: str = "/") -> List[CheckResult]:

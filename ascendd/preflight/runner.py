@@ -88,10 +88,11 @@ def run_isolated(cls: Type[Check], request: CheckRequest) -> CheckResult:
 
 
 def _unmet(check: Check, results: Dict[str, CheckResult]) -> Optional[str]:
-    """Return the id of the failed check that `check` hangs on, directly or through a skipped one."""
+    """Return the id of the failed or broken check that `check` hangs on, directly or through a skipped one."""
     for required in check.requires:
         result = results.get(required)
-        if result is not None and result.verdict is Verdict.FAIL:
+        # What could not be checked would mostly fail again here, and hang as long again.
+        if result is not None and result.verdict in (Verdict.FAIL, Verdict.ERROR):
             return required
         if result is not None and "unmet" in result.evidence:
             return str(result.evidence["unmet"])

@@ -119,8 +119,13 @@ class FakeMachine:
         shutil.copy(Path(__file__).with_name("replay.sh"), target)
         target.chmod(0o755)
 
+    def script(self, path: str, body: str) -> None:
+        """Install a tool that is a shell script."""
+        self.write(path, f"#!/bin/sh\n{body}\n").chmod(0o755)
+
     def answer(self, tool: str, arguments: str, text: str, status: int = 0, delay_s: float = 0.0) -> None:
         """Have `tool arguments` answer so."""
+        arguments = arguments or "_"
         self.write(f".answers/{tool}/{arguments}", text)
         if status:
             self.write(f".answers/{tool}/{arguments}.status", str(status))
@@ -187,6 +192,7 @@ class FakeMachine:
         self.write("proc/meminfo", "\n".join([*lines, *(f"{key}: {value}" for key, value in pages.items())]) + "\n")
         self.write("proc/uptime", f"{UPTIME_S}.00 900000.00\n")
         self.write("proc/self/limits", _LIMITS)
+        self.write("proc/self/status", "Name:\tpython3\nUid:\t0\t0\t0\t0\nCpus_allowed_list:\t0-191\n")
         self.write("proc/modules", "drv_pcie_host 286720 1 - Live 0x0\ndrv_davinci_intf_host 94208 5 - Live 0x0\n")
         self.write("proc/sys/net/ipv4/ip_local_port_range", "32768\t60999\n")
         self.write("proc/sys/net/ipv4/ip_local_reserved_ports", "60000-60031\n")
@@ -209,7 +215,6 @@ class FakeMachine:
         self.write("var/log/ascend_seclog/operation.log", texts.INSTALL_LOG)
         self.write(f"{ASCEND}/driver/version.info", texts.DRIVER_INFO)
         self.write(f"{ASCEND}/driver/tools/upgrade-tool").chmod(0o755)
-        self.write(f"{ASCEND}/driver/lib64/driver/libascend_hal.so")
         self.write(f"{ASCEND}/driver/lib64/driver/libdcmi.so")
         self.write(f"{ASCEND}/driver/lib64/common/libc_sec.so")
         self.write(f"{ASCEND}/firmware/version.info", texts.FIRMWARE_INFO)
@@ -225,10 +230,12 @@ class FakeMachine:
             "include",
         ):
             (self.root / self.toolkit / folder).mkdir(parents=True, exist_ok=True)
-        for name in CANN_LIBRARIES:
-            self.write(f"{self.toolkit}/lib64/{name}")
+        self.write(f"{self.toolkit}/include/acl/acl.h", (texts.FIXTURES / "fake_acl.h").read_text())
         if acl_library is not None:
-            self.link(f"{self.toolkit}/lib64/libascendcl.so", str(acl_library))
+            # One library under every name: what counts here is that each is a whole one, and where it lies.
+            for name in ("libascendcl.so", *CANN_LIBRARIES):
+                self.link(f"{self.toolkit}/lib64/{name}", str(acl_library))
+            self.link(f"{ASCEND}/driver/lib64/driver/libascend_hal.so", str(acl_library))
         self.write(f"{ASCEND}/nnal/atb/8.2.RC1/version.info", texts.NNAL_INFO.format(version=self.cann))
         self.write(f"{ASCEND}/nnal/atb/8.2.RC1/atb/cxx_abi_1/lib/libatb.so")
         self.write(f"{ASCEND}/nnal/atb/set_env.sh")
@@ -238,6 +245,7 @@ class FakeMachine:
     def _write_answers(self) -> None:
         for name in TOOLS:
             self.tool(name)
+        self.script("usr/bin/gcc", 'exec /usr/bin/gcc "$@"')
         self.tool("hccn_tool", str(Path(HCCN_TOOL).parent))
         self.answer("npu-smi", "info", texts.info_table())
         self.replay("npu-smi", "info -t topo", "topo-910B3-8npu.txt")
@@ -249,6 +257,7 @@ class FakeMachine:
             self.replay("hccn_tool", f"-i {chip} -net_health -g", "hccn-net-health-init.txt")
             tls = texts.recording("hccn-tls.txt").replace("dev_id:0", f"dev_id:{chip}")
             self.answer("hccn_tool", f"-i {chip} -tls -g", tls)
+        self.answer("journalctl", "-k -b -o short-monotonic --no-pager", "-- No entries --\n")
         self.answer("dmesg", "", "[    0.000000] Booting Linux on physical CPU 0x0000080000\n")
         self.answer("lsmod", "", "Module Size Used by\ndrv_pcie_host 286720 1\n")
 

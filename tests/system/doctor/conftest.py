@@ -1,11 +1,11 @@
-"""The recorded machine that the doctor is run on: an Atlas with two 910B chips, below a folder."""
+"""The fake machine that the doctor is run on: a server of eight 910B3 chips with a model packed for two ranks."""
 
 import json
 import struct
-import subprocess
 import time
 from pathlib import Path
 
+import fake_machine
 import pytest
 
 from ascendd.preflight.check import CheckResult
@@ -13,117 +13,15 @@ from ascendd.preflight.context import CheckRequest
 from ascendd.preflight.discover import find_checks, select
 from ascendd.preflight.runner import run_checks
 
-FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
-RECORDINGS = FIXTURES / "npu-smi"
 
-# Real files of driver 24.1.rc3, firmware 7.5.0.1.129 and CANN 8.2.RC1 as quoted in public repositories.
-DRIVER_INFO = """Version=24.1.rc3
-ascendhal_version=7.35.23
-Innerversion=V100R001C19SPC001B124
-compatible_version=[V100R001C13],[V100R001C15],[V100R001C17],[V100R001C18],[V100R001C19]
-compatible_version_fw=[7.0.0,7.5.99]
-package_version=24.1.rc3
-"""
-FIRMWARE_INFO = """Version=7.5.0.2.220
-firmware_version=1.0
-package_version=24.1.rc3
-compatible_version_drv=[23.0.0,23.0.0.],[24.0,24.0.],[24.1,24.1.]
-"""
-CANN_INFO = """package_name=Ascend-cann-toolkit
-version={version}
-innerversion=V100R001C22SPC001B231
-compatible_version=[V100R001C15],[V100R001C18],[V100R001C19],[V100R001C20],[V100R001C21]
-arch=aarch64
-os=linux
-path=/usr/local/Ascend/ascend-toolkit/8.2.RC1/aarch64-linux
-"""
-NPU_SMI = """#!/bin/sh
-case "$*" in
-  "info") file=info ;;
-  "info -t board -i "*) file=board ;;
-  "info -t ecc -i "*) file=ecc ;;
-  "info -t health -i "*) file=health ;;
-  *) exit 1 ;;
-esac
-[ -e {answers}/$file.hang ] && exec sleep 600
-cat {answers}/$file.txt
-exit $(cat {answers}/$file.status 2>/dev/null || echo 0)
-"""
-
-
-class Machine:
-    """A host below a folder: sysfs, nodes, npu-smi, driver, firmware, CANN and a model packed for two ranks."""
+class Machine(fake_machine.FakeMachine):
+    """A healthy fake host with a model, and the doctor run on it."""
 
     def __init__(self, root: Path, acl_library: Path) -> None:
-        self.root, self.answers, self.recordings = root, root / "answers", RECORDINGS
-        self.toolkit = root / "usr/local/Ascend/ascend-toolkit/8.2.RC1"
+        super().__init__(root, acl_library)
         self.model = root / "models/qwen2-tiny"
-        self.environ = {
-            "PATH": "/usr/bin:/bin",
-            "TOKEN": str(root),
-            "HOME": "/root",
-            "ASCEND_HOME_PATH": "/usr/local/Ascend/ascend-toolkit/latest",
-            "ASCEND_TOOLKIT_HOME": "/usr/local/Ascend/ascend-toolkit/latest",
-            "ASCEND_OPP_PATH": "/usr/local/Ascend/ascend-toolkit/latest/opp",
-            "ASCEND_AICPU_PATH": "/usr/local/Ascend/ascend-toolkit/latest",
-            "PYTHONPATH": "/usr/local/Ascend/ascend-toolkit/latest/python/site-packages",
-            "LD_LIBRARY_PATH": "/usr/local/Ascend/driver/lib64/driver:/usr/local/Ascend/ascend-toolkit/latest/lib64",
-        }
-        self.write(".fake-host", "{}")
-        for number, (vendor, device) in enumerate([("0x19e5", "0xd802"), ("0x19e5", "0xd802"), ("0x19e5", "0xa255")]):
-            self.write(f"sys/bus/pci/devices/0000:c{number}:00.0/vendor", vendor + "\n")
-            self.write(f"sys/bus/pci/devices/0000:c{number}:00.0/device", device + "\n")
-        for node in ("davinci0", "davinci1", "davinci_manager", "devmm_svm", "hisi_hdc"):
-            self.write(f"dev/{node}", "")
-        self.answer("info", "info-24.1.rc3-910B3-2npu-idle.txt")
-        self.answer("board", "t-board-910B-24.1.0.txt")
-        self.answer("ecc", "t-ecc-910A-clean.txt")
-        self.answer("health", "t-health-910B3.txt")
-        tool = self.write("usr/local/bin/npu-smi", NPU_SMI.format(answers=self.answers))
-        tool.chmod(0o755)
-        self.write("etc/ascend_install.info", "UserGroup=HwHiAiUser\nDriver_Install_Path_Param=/usr/local/Ascend\n")
-        self.write("usr/local/Ascend/driver/version.info", DRIVER_INFO)
-        self.write("usr/local/Ascend/driver/lib64/driver/libascend_hal.so", "")
-        self.write("usr/local/Ascend/firmware/version.info", FIRMWARE_INFO)
-        self.log_firmware("910b")
-        self.install_cann("8.2.RC1")
-        (self.toolkit.parent / "latest").symlink_to("8.2.RC1")
-        for folder in ("opp", "python/site-packages", "lib64"):
-            (self.toolkit / folder).mkdir(parents=True)
-        (self.toolkit / "lib64/libascendcl.so").symlink_to(acl_library)
-        (self.toolkit / "lib64/libhccl.so").touch()
-        self.write("proc/meminfo", f"MemTotal: {64 * 2**20} kB\nMemAvailable: {60 * 2**20} kB\n")
+        self.setenv(TOKEN=str(root))
         self.write_model()
-
-    def write(self, path: str, text: str) -> Path:
-        """Write a file below the root."""
-        target = self.root / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text)
-        return target
-
-    def edit(self, path: str, old: str, new: str) -> None:
-        """Replace text in a file that is there."""
-        text = (self.root / path).read_text()
-        assert old in text, f"{path} holds no {old}"
-        self.write(path, text.replace(old, new))
-
-    def answer(self, question: str, recording: str, status: int = 0) -> None:
-        """Have npu-smi answer `question` (info, board, ecc, health) with a recording."""
-        self.write(f"answers/{question}.txt", (RECORDINGS / recording).read_text())
-        self.write(f"answers/{question}.status", str(status))
-
-    def install_cann(self, version: str) -> None:
-        """Install CANN of `version` at the same place."""
-        self.write(
-            "usr/local/Ascend/ascend-toolkit/8.2.RC1/aarch64-linux/ascend_toolkit_install.info",
-            CANN_INFO.format(version=version),
-        )
-
-    def log_firmware(self, chip: str) -> None:
-        """Have the log say that a firmware package for `chip` was installed last."""
-        line = f"[Firmware] [2024-11-02 10:31:56] [INFO] ./Ascend-hdk-{chip}-npu-firmware_7.5.0.2.220.run --full\n"
-        self.write("var/log/ascend_seclog/operation.log", line)
 
     def write_model(self) -> None:
         """Write an artefact of two ranks, whose weights are four zeros each."""
@@ -163,7 +61,8 @@ class Machine:
         import msgspec
 
         config_json = msgspec.json.encode(self.config(tp_size)).decode()
-        made = CheckRequest(config_json=config_json, root=str(self.root), environ=self.environ, **request)
+        self.mark()
+        made = CheckRequest(config_json=config_json, root=str(self.root), **request)
         results = run_checks(select(find_checks(), only, deep=made.deep), made)
         return {result.check_id: result for result in results}
 
@@ -188,9 +87,7 @@ class Machine:
 @pytest.fixture(scope="session")
 def acl_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The stand-in libascendcl, built once."""
-    library = tmp_path_factory.mktemp("acl") / "libascendcl.so"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", library, FIXTURES / "fake_acl.c"], check=True)
-    return library
+    return fake_machine.build_acl(tmp_path_factory.mktemp("acl"))
 
 
 @pytest.fixture

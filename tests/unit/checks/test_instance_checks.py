@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from ascendd.checks import acl_runtime, host_memory, service_environment
+from ascendd.checks import acl_runtime, host_memory, service_environment, vendor_libraries
 from ascendd.checks.host_memory import Need
-from ascendd.checks.service_environment import REQUIRED_LIBRARIES, Surroundings
+from ascendd.checks.service_environment import Surroundings
+from ascendd.checks.vendor_libraries import REQUIRED_LIBRARIES, LibraryReport
 
 from ascendd.errors import PlanDoesNotFit
 from ascendd.host.acl import AclOutcome
@@ -20,7 +21,7 @@ VARIABLES = dict.fromkeys(
     ("ASCEND_HOME_PATH", "ASCEND_OPP_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_AICPU_PATH", "PYTHONPATH"), "/opt/cann"
 )
 LIBRARIES = tuple(LibrarySearch(name, f"/opt/{name}", None, None) for name in REQUIRED_LIBRARIES)
-SOUND = Surroundings(ServiceEnvironment("the unit", VARIABLES), LIBRARIES, ())
+SOUND = Surroundings(ServiceEnvironment("the unit", VARIABLES), ())
 
 
 def without(*names: str) -> ServiceEnvironment:
@@ -29,19 +30,9 @@ def without(*names: str) -> ServiceEnvironment:
 
 
 ENVIRONMENTS = [
-    (SOUND, PASS, "libraries and variables in the unit"),
+    (SOUND, PASS, "CANN's variables in the unit"),
     (replace(SOUND, environment=without("ASCEND_OPP_PATH")), FAIL, "ASCEND_OPP_PATH not set in the unit"),
     (replace(SOUND, environment=without("PYTHONPATH")), WARN, "PYTHONPATH not set in the unit"),
-    (
-        replace(SOUND, libraries=(LibrarySearch("libhccl.so", None, None, "/opt/cann/lib64/libhccl.so"),)),
-        FAIL,
-        "a copy is at /opt/cann/lib64",
-    ),
-    (
-        replace(SOUND, libraries=(LibrarySearch("libascendcl.so", "/x", "/opt/cann/devlib/libascendcl.so", None),)),
-        FAIL,
-        "100039",
-    ),
     (replace(SOUND, absent=(("PYTHONPATH", "/gone"),)), WARN, "PYTHONPATH names /gone"),
     (
         replace(SOUND, environment=replace(SOUND.environment, missing_files=("/etc/x.env",))),
@@ -54,8 +45,26 @@ ENVIRONMENTS = [
 
 @pytest.mark.parametrize(("found", "verdict", "words"), ENVIRONMENTS)
 def test_service_environment(found: Surroundings, verdict: Verdict, words: str) -> None:
-    """Missing libraries and required variables fail; what leads nowhere warns."""
+    """Missing variables fail; what leads nowhere warns."""
     result = service_environment.judge(found)
+
+    assert (result.verdict, words in result.summary) == (verdict, True), result.summary
+
+
+FOUND = LibraryReport("the unit", LIBRARIES, {}, ())
+LIBRARY_REPORTS = [
+    (FOUND, PASS, "6 libraries, and what they need, in the unit"),
+    (replace(FOUND, searches=(LibrarySearch("libhccl.so", None, None, "/opt/cann/lib64/libhccl.so"),)), FAIL, "a copy is at /opt/cann/lib64"),
+    (replace(FOUND, searches=(LibrarySearch("libascendcl.so", "/x", "/opt/cann/devlib/libascendcl.so", None),)), FAIL, "100039"),
+    (replace(FOUND, unresolved=(("libge_runner.so", "libmmpa.so"),)), FAIL, "libge_runner.so needs libmmpa.so, which is not"),
+    (replace(FOUND, broken={"/x": "/x is not a whole shared library"}), FAIL, "/x is not a whole shared library"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("report", "verdict", "words"), LIBRARY_REPORTS)
+def test_vendor_libraries(report: LibraryReport, verdict: Verdict, words: str) -> None:
+    """What is missing, needed and missing, broken, or a stub, fails."""
+    result = vendor_libraries.judge(report)
 
     assert (result.verdict, words in result.summary) == (verdict, True), result.summary
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from ascendd.checks import npu_health, npu_presence
+from ascendd.checks import npu_ecc, npu_health, npu_presence, npu_security, npu_sensors
 from ascendd.checks.npu_presence import Presence
 
 from ascendd.host.device_nodes import DeviceNodes
@@ -70,7 +70,7 @@ def test_minus_8005_is_a_tree_of_causes(change: dict[str, object], words: str) -
 
 
 HEALTH = [
-    ("info-24.1.rc3-910B3-2npu", PASS, "2 chip(s) OK, at most 48 C"),
+    ("info-24.1.rc3-910B3-2npu", PASS, "2 chip(s) OK"),
     ("info-25.2.1-910_93", PASS, "4 chip(s) OK"),
     ("info-25.2.0-310P3-duo", PASS, "4 chip(s) OK"),
     ("info-26.1.0-950", PASS, "2 chip(s) OK"),
@@ -85,21 +85,21 @@ HEALTH = [
 @pytest.mark.parametrize(("name", "verdict", "words"), HEALTH)
 def test_health_words_of_recorded_tables(chips, name: str, verdict: Verdict, words: str) -> None:
     """OK passes on every product; Alarm, Critical, UNKNOWN and a word nobody knows fail with the chip named."""
-    result = npu_health.judge(chips(name), {}, {})
+    result = npu_health.judge(chips(name), {})
 
     assert (result.verdict, words in result.summary) == (verdict, True), result.summary
 
 
 def test_a_warning_alone_warns(chips) -> None:
     """The word Warning does not stop a start."""
-    result = npu_health.judge(chips("abn-health-warning")[:2], {}, {})
+    result = npu_health.judge(chips("abn-health-warning")[:2], {})
 
     assert (result.verdict, "is Warning" in result.summary) == (WARN, True)
 
 
 def test_a_chip_of_somebody_else_only_warns(chips) -> None:
     """What is wrong with a chip that the instance does not use must not keep it from starting."""
-    result = npu_health.judge(chips("abn-health-warning"), {}, {}, in_use=frozenset({0}))
+    result = npu_health.judge(chips("abn-health-warning"), {}, in_use=frozenset({0}))
 
     assert result.verdict is WARN
     assert "is Critical (not used by this instance)" in result.summary
@@ -117,18 +117,20 @@ def chip(**change: object) -> NpuChip:
 @pytest.mark.parametrize(
     ("change", "verdict", "words"),
     [
-        ({"temperature_c": npu_health.TEMPERATURE_WARN_C - 1}, PASS, "at most 79 C"),
-        ({"temperature_c": npu_health.TEMPERATURE_WARN_C}, WARN, "has 80 C"),
-        ({"temperature_c": npu_health.TEMPERATURE_FAIL_C}, FAIL, "has 95 C"),
+        ({"temperature_c": npu_sensors.TEMPERATURE_WARN_C - 1}, PASS, "at most 79 C"),
+        ({"temperature_c": npu_sensors.TEMPERATURE_WARN_C}, WARN, "has 80 C"),
+        ({"temperature_c": npu_sensors.TEMPERATURE_FAIL_C}, FAIL, "has 95 C"),
         ({"hbm_total_mb": 0, "hbm_used_mb": 0}, FAIL, "reports no HBM"),
         ({"hbm_used_mb": 70000}, FAIL, "70000 of 65536 MB"),
-        ({"hbm_used_mb": None, "hbm_total_mb": None, "has_hbm_column": False}, PASS, "1 chip(s) OK"),
-        ({"health": "Sleepy"}, FAIL, "is Sleepy"),
+        ({"hbm_used_mb": None, "hbm_total_mb": None, "has_hbm_column": False}, PASS, "at most 45 C, 90 W together"),
+        ({"power_w": 0.0, "temperature_c": 0}, FAIL, "shows 0 W and 0 C"),
+        ({"power_w": 0.0, "temperature_c": 0, "health": "UNKNOWN"}, PASS, ""),
+        ({"power_w": 900.0}, WARN, "takes 900 W"),
     ],
 )
 def test_sensors_out_of_range(change: dict[str, object], verdict: Verdict, words: str) -> None:
-    """Temperature and memory have their limits; a chip without HBM has none to judge."""
-    result = npu_health.judge([chip(**change)], {}, {})
+    """Temperature, power and memory have their limits; a chip without HBM or in alarm has none to judge."""
+    result = npu_sensors.judge([chip(**change)])
 
     assert (result.verdict, words in result.summary) == (verdict, True), result.summary
 
@@ -146,17 +148,17 @@ def test_ids_and_nothing_else_is_security_mode() -> None:
     }
 
     for health in (None, "UNKNOWN"):
-        result = npu_health.judge([chip(**bare, health=health)], {}, {})
+        result = npu_security.judge([chip(**bare, health=health)])
         assert result.verdict is FAIL
         assert "is in security mode" in result.summary
         assert "copied by hand" in result.remedy.text
-    assert not npu_health.is_security_mode(chip(**{**bare, "temperature_c": 40}, health="UNKNOWN"))
+    assert not npu_security.is_security_mode(chip(**{**bare, "temperature_c": 40}, health="UNKNOWN"))
 
 
 @pytest.mark.parametrize(
     ("counters", "verdict", "words"),
     [
-        ({"HBM Double Bit Error Count": 0, "HBM Single Bit Error Count": 9}, PASS, "no ECC double-bit errors"),
+        ({"HBM Double Bit Error Count": 0, "HBM Single Bit Error Count": 9}, PASS, "no double-bit errors on 1 chip(s)"),
         ({"HBM Double Bit Error Count": 2}, FAIL, "HBM Double Bit Error Count 2"),
         (
             {"HBM Double Bit Error Count": 0, "HBM Double Bit Aggregate Total Err Cnt": 4},
@@ -169,7 +171,7 @@ def test_ids_and_nothing_else_is_security_mode() -> None:
 )
 def test_memory_errors(counters: dict[str, int], verdict: Verdict, words: str) -> None:
     """Double-bit errors of now fail, those of the past warn, spare rows that are used up fail; single bits are corrected."""
-    result = npu_health.judge([chip()], {(0, 0): counters}, {})
+    result = npu_ecc.judge([chip()], {(0, 0): counters})
 
     assert (result.verdict, words in result.summary) == (verdict, True), result.summary
 
@@ -178,6 +180,26 @@ def test_the_codes_of_a_sick_chip_are_told(chips, fields) -> None:
     """Error code and text of npu-smi stand in the summary."""
     sick = chips("info-23.0.0-310B4")
 
-    result = npu_health.judge(sick, {}, {sick[0].label: fields("abn-t-health-c0")})
+    result = npu_health.judge(sick, {sick[0].label: fields("abn-t-health-c0")})
 
     assert "80E01801 node type=HBM" in result.summary
+
+
+def test_a_health_word_that_nobody_knows_fails() -> None:
+    """A word of a later release is not taken for OK."""
+    result = npu_health.judge([chip(health="Sleepy")], {})
+
+    assert (result.verdict, "is Sleepy" in result.summary) == (FAIL, True)
+
+
+@pytest.mark.parametrize(
+    ("missing", "verdict"),
+    [
+        ({}, Verdict.SKIPPED),
+        ({"NPU 0": "npu-smi said: This device does not support querying ecc info."}, Verdict.SKIPPED),
+        ({"NPU 0": 'npu-smi said: Failed to query "ecc" info.'}, Verdict.ERROR),
+    ],
+)
+def test_counters_that_are_not_there(missing: dict[str, str], verdict: Verdict) -> None:
+    """A product without counters is skipped; counters that cannot be read are no pass."""
+    assert npu_ecc.judge([chip()], {}, missing=missing).verdict is verdict

@@ -1,0 +1,96 @@
+"""
+Which processes hold a chip: those with its device node open, as fuser finds them, and those that npu-smi lists.
+
+Read from /proc, so it needs no tool; what another user's process has open is seen by root only. npu-smi knows those
+of every container, /proc only those of its own PID namespace: a process that npu-smi lists and /proc lacks has
+ended without giving the chip back, or lives elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Dict, Iterable, List, Optional, Tuple
+
+from ascendd.host.files import HostFiles
+
+_CHIP_NODE = re.compile(r"/dev/davinci(\d+)")
+_UNIT = re.compile(r"/(ascendd@[^/]+\.service)")
+ZOMBIE, STUCK = "Z", "D"
+
+
+@dataclass(frozen=True)
+class HostProcess:
+    """One process of this PID namespace. `state` is the kernel's letter; `unit` is set for those of an ascendd unit."""
+
+    pid: int
+    name: str
+    state: str
+    command: str
+    unit: Optional[str]
+    chips: Tuple[int, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """`python3 (pid 4711)`."""
+        return f"{self.name or 'a process'} (pid {self.pid})"
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it runs the product, by its command line or by its unit."""
+        return self.unit is not None or "-m\0ascendd" in self.command or "/ascendd\0" in self.command
+
+
+def read_process(files: HostFiles, pid: int) -> Optional[HostProcess]:
+    """Return the process, or None where there is none with that id here."""
+    stat = files.read_optional(f"/proc/{pid}/stat")
+    if stat is None:
+        return None
+    # The name in brackets may hold anything, brackets too; what follows its last one is regular.
+    name, _, rest = stat.partition("(")[2].rpartition(")")
+    state = (rest.split() or ["?"])[0]
+    unit = _UNIT.search(files.read_optional(f"/proc/{pid}/cgroup") or "")
+    return HostProcess(
+        pid=pid,
+        name=name,
+        state=state,
+        command=files.read_optional(f"/proc/{pid}/cmdline") or "",
+        unit=unit[1] if unit else None,
+        chips=_open_chips(files, pid),
+    )
+
+
+def find_holders(files: HostFiles) -> Tuple[HostProcess, ...]:
+    """Return the processes that have a chip's node open, by id."""
+    found: List[HostProcess] = []
+    for name in files.list_dir("/proc", "[0-9]*"):
+        if name.isdigit() and _open_chips(files, int(name)):
+            process = read_process(files, int(name))
+            if process is not None:
+                found.append(process)
+    return tuple(sorted(found, key=lambda process: process.pid))
+
+
+def find_leftovers(files: HostFiles) -> Tuple[HostProcess, ...]:
+    """Return zombies and stuck processes of the product, whether or not they hold a chip."""
+    found = []
+    for name in files.list_dir("/proc", "[0-9]*"):
+        process = read_process(files, int(name)) if name.isdigit() else None
+        # A zombie has no command line any more, only its name.
+        if process is None or process.state not in (ZOMBIE, STUCK):
+            continue
+        if process.is_ours or process.name.startswith("ascendd"):
+            found.append(process)
+    return tuple(found)
+
+
+def by_pid(processes: Iterable[HostProcess]) -> Dict[int, HostProcess]:
+    """Index by process id."""
+    return {process.pid: process for process in processes}
+
+
+def _open_chips(files: HostFiles, pid: int) -> Tuple[int, ...]:
+    folder = f"/proc/{pid}/fd"
+    links = (files.read_link(f"{folder}/{name}") for name in files.list_dir(folder))
+    matches = (_CHIP_NODE.fullmatch(link) for link in links if link is not None)
+    return tuple(sorted({int(match[1]) for match in matches if match}))

@@ -1,0 +1,59 @@
+"""One broken fact of a healthy fake host at a time: the one check that looks for it says so, and no other fails."""
+
+from pathlib import Path
+
+import fault_cases
+import pytest
+from examination import examine
+from fake_machine import FakeMachine
+from fault_cases import CASES
+
+from ascendd.preflight.check import Verdict
+
+pytestmark = pytest.mark.system
+
+SOUND = (Verdict.PASS, Verdict.SKIPPED)
+
+
+@pytest.fixture
+def server(tmp_path: Path, acl_library: Path) -> FakeMachine:
+    """A healthy machine; without a compiler, since the C sample has tests of its own."""
+    machine = FakeMachine(tmp_path / "host", acl_library)
+    machine.remove("usr/bin/gcc")
+    return machine
+
+
+def test_a_healthy_machine_has_nothing_to_be_said(server: FakeMachine) -> None:
+    """No check fails, warns or breaks, and only what has nothing to look at is skipped."""
+    results = examine(server)
+
+    assert {name: result for name, result in results.items() if result.verdict not in SOUND} == {}
+    skipped = {name: result.summary for name, result in results.items() if result.verdict is Verdict.SKIPPED}
+    assert skipped.keys() <= {"acl-sample", "vendor-sample", "model-artefact"} | LEFT_TO_OTHERS, skipped
+
+
+# Checks that say nothing without an instance, a model or a Python stack.
+LEFT_TO_OTHERS: set[str] = set()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_broken_fact_is_found_by_one_check(server: FakeMachine, name: str) -> None:
+    """Check, verdict, code of the runbook, words of the finding and of the remedy; everything else passes or is skipped."""
+    case = CASES[name]
+    case.damage(server)
+
+    results = examine(server)
+
+    found = {check: result for check, result in results.items() if result.verdict not in SOUND}
+    assert list(found) == [case.check], {check: result.summary for check, result in found.items()}
+    result = found[case.check]
+    assert result.verdict.value == case.verdict, result.summary
+    assert case.says in result.summary, result.summary
+    assert result.remedy is not None
+    assert (result.remedy.runbook, case.remedy in result.remedy.text) == (case.code, True), result.remedy
+
+
+def test_there_are_at_least_sixty_cases_for_every_kind_of_check() -> None:
+    """Each check of the hardware and its software has a case of its own, with every verdict that it can give."""
+    assert len(fault_cases.CASES) >= 60
+    assert {case.verdict for case in CASES.values()} == {"fail", "warn", "error"}
