@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from ascendd.preflight.check import NpuCheck
+from ascendd.preflight.check import NpuCheck, Tier
 from ascendd.preflight.discover import find_checks
 
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).resolve().parents[3]
-CHECKS = find_checks()
+CHECKS = [check for check in find_checks() if check.tier is Tier.BASIC]
 CHECK_IDS = [check.id for check in CHECKS]
 # What is asked of a host without an NPU and without a model.
 NUM_HOST = sum(not issubclass(check, NpuCheck) for check in CHECKS) - 1
