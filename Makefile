@@ -20,17 +20,18 @@ TORCH := torch==2.13.0
 VENV := .venv
 PY := $(VENV)/bin/python
 DEMO := .demo
+STANDIN := .standin
 CONSTRAINTS := tests/constraints.txt
 PIP := $(PY) -m pip --disable-pip-version-check install -qq
 # Most tests wait more than they compute, so there is one worker more than there are cores. A file's tests stay together.
 WORKERS ?= $(shell cores=$$(nproc); echo $$(( cores < 7 ? cores + 1 : 8 )))
 PYTEST := $(PY) -m pytest -n $(WORKERS) --dist loadfile
 
-.PHONY: help venv venv-dev model demo test test-all check fmt bench clean
+.PHONY: help venv venv-dev model standin demo test test-all check fmt bench clean
 
 help:
 	@sed -n 's/^#   \(make .*\)/\1/p' Makefile
-	@echo 'also: venv venv-dev model test-all fmt bench clean'
+	@echo 'also: venv venv-dev model standin test-all fmt bench clean'
 
 # --- the virtual environment -----------------------------------------------------------------------------------------
 
@@ -81,10 +82,14 @@ fmt: venv-dev
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-test: venv-dev model
+# The real torch_npu on libraries that run it without an NPU; built once, and again when its sources change.
+standin: venv-dev
+	@$(PY) tests/standin/build.py $(STANDIN)
+
+test: venv-dev model standin
 	$(PYTEST) -m 'not slow'
 
-test-all: venv-dev model
+test-all: venv-dev model standin
 	$(PYTEST) --hypothesis-profile=thorough
 
 bench: venv-dev model
@@ -95,4 +100,4 @@ bench: venv-dev model
 	$(PY) tests/bench/bench_fragmentation.py
 
 clean:
-	rm -rf $(VENV) $(DEMO) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DEMO) $(STANDIN) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

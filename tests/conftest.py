@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import fcntl
 import fnmatch
+import functools
 import ipaddress
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
+
+if TYPE_CHECKING:
+    from standin.machine import Machine
 
 ROOT = Path(__file__).resolve().parent.parent
 ALLOWED_SKIPS = Path(__file__).resolve().parent / "allowed_skips.txt"
@@ -101,6 +105,31 @@ def demo_model(demo_folder: Path) -> Path:
             command = [sys.executable, "-m", "ascendd", "convert", str(source), str(target)]
             subprocess.run(command, check=True, timeout=300)
     return target
+
+
+# --- the stand-in NPU ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def standin_folder() -> Path:
+    """The folder that `make standin` fills, its libraries up to date; ASCENDD_STANDIN_FOLDER names another."""
+    if str(ROOT / "tests") not in sys.path:
+        sys.path.insert(0, str(ROOT / "tests"))
+    from standin.build import DEFAULT_FOLDER, build, missing
+
+    folder = Path(os.environ.get("ASCENDD_STANDIN_FOLDER", DEFAULT_FOLDER))
+    reason = missing(folder)
+    if reason:
+        pytest.skip(reason)
+    return build(folder)
+
+
+@pytest.fixture(scope="session")
+def make_npu_machine(standin_folder: Path) -> Callable[..., Machine]:
+    """Return tests/standin/machine.py's Machine, bound to the stand-in: call it with a folder and sizes."""
+    from standin.machine import Machine
+
+    return functools.partial(Machine, standin=standin_folder)
 
 
 # --- skips in CI -----------------------------------------------------------------------------------------------------

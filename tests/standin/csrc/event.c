@@ -1,0 +1,170 @@
+/* Events: a mark in one stream that others, and the host, wait for. Recording again starts a new wait. */
+#include "call.h"
+#include "stream.h"
+
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <time.h>
+
+struct event {
+    pthread_mutex_t lock;
+    pthread_cond_t reached;
+    uint64_t recorded, done; /* numbers of records submitted and executed */
+    struct timespec when;
+    void *stream;
+    int unused; /* destroyed; freed with its last reference */
+    int references;
+};
+
+struct mark {
+    struct event *event;
+    uint64_t number;
+};
+
+static void let_go(struct event *event)
+{
+    pthread_mutex_lock(&event->lock);
+    int gone = --event->references == 0;
+    pthread_mutex_unlock(&event->lock);
+    if (gone)
+        free(event);
+}
+
+static struct mark hold(struct event *event, int is_record)
+{
+    pthread_mutex_lock(&event->lock);
+    event->references++;
+    struct mark mark = {event, is_record ? ++event->recorded : event->recorded};
+    pthread_mutex_unlock(&event->lock);
+    return mark;
+}
+
+static int reach(void *argument)
+{
+    struct mark *mark = argument;
+    pthread_mutex_lock(&mark->event->lock);
+    mark->event->done = mark->number;
+    clock_gettime(CLOCK_MONOTONIC, &mark->event->when);
+    pthread_cond_broadcast(&mark->event->reached);
+    pthread_mutex_unlock(&mark->event->lock);
+    let_go(mark->event);
+    return ACL_OK;
+}
+
+static int await(void *argument)
+{
+    struct mark *mark = argument;
+    pthread_mutex_lock(&mark->event->lock);
+    while (mark->event->done < mark->number)
+        pthread_cond_wait(&mark->event->reached, &mark->event->lock);
+    pthread_mutex_unlock(&mark->event->lock);
+    let_go(mark->event);
+    return ACL_OK;
+}
+
+static int create(void **handle)
+{
+    struct event *event = calloc(1, sizeof *event);
+    pthread_mutex_init(&event->lock, NULL);
+    pthread_cond_init(&event->reached, NULL);
+    event->references = 1;
+    *handle = event;
+    return ACL_OK;
+}
+
+int aclrtCreateEventWithFlag(void **handle, uint32_t flag)
+{
+    (void)flag;
+    ENTER();
+    return create(handle);
+}
+
+int aclrtCreateEventExWithFlag(void **handle, uint32_t flag)
+{
+    (void)flag;
+    ENTER();
+    return create(handle);
+}
+
+int aclrtDestroyEvent(void *handle)
+{
+    ENTER();
+    let_go(handle);
+    return ACL_OK;
+}
+
+int aclrtRecordEvent(void *handle, void *stream)
+{
+    ENTER();
+    struct mark mark = hold(handle, 1);
+    mark.event->stream = stream;
+    return standin_submit(stream, reach, &mark, sizeof mark, 0);
+}
+
+int aclrtResetEvent(void *handle, void *stream)
+{
+    (void)handle, (void)stream;
+    ENTER();
+    return ACL_OK;
+}
+
+static int is_done(struct event *event)
+{
+    pthread_mutex_lock(&event->lock);
+    int done = event->done >= event->recorded;
+    pthread_mutex_unlock(&event->lock);
+    return done;
+}
+
+int aclrtStreamWaitEvent(void *stream, void *handle)
+{
+    ENTER();
+    /* What was never recorded, or is done, holds nobody up. */
+    if (is_done(handle))
+        return ACL_OK;
+    struct mark mark = hold(handle, 0);
+    return standin_submit(stream, await, &mark, sizeof mark, 1);
+}
+
+int aclrtSynchronizeEvent(void *handle)
+{
+    ENTER();
+    struct event *event = handle;
+    struct mark mark = hold(event, 0);
+    await(&mark);
+    /* A task ahead of the mark may have failed: the wait for it tells, as a wait for the stream would. */
+    return event->recorded ? standin_failure(event->stream) : ACL_OK;
+}
+
+/* aclrtEventRecordedStatus: 0 not ready, 1 complete. */
+int aclrtQueryEventStatus(void *handle, int *status)
+{
+    ENTER();
+    *status = is_done(handle);
+    return ACL_OK;
+}
+
+/* aclrtEventWaitStatus: 0 complete, 1 not ready. */
+int aclrtQueryEventWaitStatus(void *handle, int *status)
+{
+    ENTER();
+    *status = !is_done(handle);
+    return ACL_OK;
+}
+
+int aclrtEventElapsedTime(float *milliseconds, void *start, void *end)
+{
+    ENTER();
+    struct timespec from = ((struct event *)start)->when, to = ((struct event *)end)->when;
+    *milliseconds = (float)((to.tv_sec - from.tv_sec) * 1e3 + (to.tv_nsec - from.tv_nsec) / 1e6);
+    return ACL_OK;
+}
+
+int aclrtEventGetTimestamp(void *handle, uint64_t *microseconds)
+{
+    ENTER();
+    struct timespec when = ((struct event *)handle)->when;
+    *microseconds = (uint64_t)when.tv_sec * 1000000 + (uint64_t)when.tv_nsec / 1000;
+    return ACL_OK;
+}
