@@ -17,12 +17,13 @@ from ascendd.config.schema import InstanceConfig
 from ascendd.errors import AscenddError
 from ascendd.host.systemd import Notifier, listen_fds, watchdog_interval_s
 from ascendd.ipc.messages import Role
-from ascendd.supervisor.log_pipe import LogPipe, check_log_file
+from ascendd.supervisor.log_pipe import LogPipe
 from ascendd.supervisor.phase import Outcome
 from ascendd.supervisor.sockets import address_of, open_listener
 from ascendd.supervisor.spec import ChildSpec, build_specs, device_kind, usable_cores
 from ascendd.supervisor.supervisor import Supervisor
 from ascendd.telemetry import log
+from ascendd.telemetry.rotating_log import check_log_file
 
 
 def run_instance(

@@ -16,9 +16,6 @@ import fcntl
 import io
 import os
 import sys
-from pathlib import Path
-
-from ascendd.errors import PermissionMissing
 
 # Room for what is written while the log writer is restarted; the kernel may give less.
 _PIPE_BYTES = 1024 * 1024
@@ -75,17 +72,3 @@ class LogPipe:
         self._saved.clear()
         for fd in (self.reader, self._writer, self.stream.fileno()):
             os.close(fd)
-
-
-def check_log_file(path: Path) -> None:
-    """Raise PermissionMissing unless `path` can be written; asked while errors still show on the terminal."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab"):
-            pass
-    except OSError as error:
-        raise PermissionMissing(
-            f"log.file {path} cannot be written: {error.strerror}",
-            remedy=f"Make {path.parent} writable for the service user, or remove log.file to log to the journal.",
-            path=str(path),
-        ) from error

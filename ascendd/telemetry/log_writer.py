@@ -7,7 +7,6 @@ process is being restarted waits in the pipe. Only whole lines reach the file, a
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
@@ -16,14 +15,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ascendd.config.quantity import parse_bytes
-from ascendd.errors import HostError, PeerClosed, PermissionMissing
+from ascendd.errors import HostError, PeerClosed
 from ascendd.ipc.channel import BlockingChannel
 from ascendd.ipc.child import ChildArguments, receive_config, run_role
-from ascendd.ipc.messages import ControlMessage, Heartbeat, Ready, Role, Shutdown
+from ascendd.ipc.messages import ControlMessage, Heartbeat, Ready, Role, Shutdown, Stats
+from ascendd.telemetry.metrics import LOG_METRICS, MetricStore
+from ascendd.telemetry.rotating_log import RotatingLog
 
 _READ_BYTES = 64 * 1024
 _HEARTBEAT_S = 1.0
-_FILE_MODE = 0o640
 # A writer that never ends its line must not make this process grow.
 MAX_LINE_BYTES = 1024 * 1024
 
@@ -49,88 +49,6 @@ class LineSplitter:
         return [rest] if rest else []
 
 
-class RotatingLog:
-    """
-    Appends lines to a file that is rotated by size: FILE, FILE.1 ... FILE.<backups>.
-
-    A line that the disk does not take whole is taken back and counted; the next line that fits is preceded by the
-    count. Raises PermissionMissing where the file cannot be opened at the start.
-    """
-
-    def __init__(self, path: Path, max_bytes: int, backups: int) -> None:
-        self._path = path
-        self._max_bytes = max_bytes
-        self._backups = backups
-        self._fd = -1
-        self._size = 0
-        self.num_dropped = 0
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._open()
-        except OSError as error:
-            raise PermissionMissing(
-                f"log.file {path} cannot be opened: {error.strerror}",
-                remedy=f"Make {path.parent} writable for the service user, or choose another file.",
-                path=str(path),
-            ) from error
-
-    def write(self, line: bytes) -> None:
-        """Append one line; never raises for what the disk does."""
-        if self.num_dropped:
-            note = b'{"event":"log.lines_dropped","level":"error","role":"logwriter","count":%d}' % self.num_dropped
-            if not self._append(note):
-                self.num_dropped += 1
-                return
-            self.num_dropped = 0
-        if not self._append(line):
-            self.num_dropped += 1
-
-    def reopen(self) -> None:
-        """Open the file by its name again, after something else moved it."""
-        self.close()
-
-    def close(self) -> None:
-        """Close the file; a later `write` opens it again."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    def _open(self) -> None:
-        self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
-        self._size = os.fstat(self._fd).st_size
-
-    def _append(self, line: bytes) -> bool:
-        data = line + b"\n"
-        try:
-            if self._fd < 0:
-                self._open()
-            if self._size and self._size + len(data) > self._max_bytes:
-                self._rotate()
-            num_written = os.write(self._fd, data)
-        except OSError:
-            num_written = 0
-        if num_written == len(data):
-            self._size += num_written
-            return True
-        if num_written:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, self._size)
-        return False
-
-    def _rotate(self) -> None:
-        self.close()
-        for number in range(self._backups, 0, -1):
-            older = self._backup(number - 1)
-            if older.exists():
-                older.replace(self._backup(number))
-        if not self._backups:
-            os.truncate(self._path, 0)
-        self._open()
-
-    def _backup(self, number: int) -> Path:
-        return self._path.with_name(f"{self._path.name}.{number}") if number else self._path
-
-
 def main(argv: Sequence[str]) -> int:
     """Run the log writer; it ends with the control link, after writing what is in the pipe."""
     return run_role(Role.LOGWRITER, argv, _write)
@@ -142,7 +60,13 @@ def _write(arguments: ChildArguments, channel: BlockingChannel[ControlMessage]) 
     if arguments.data_fd is None or config.log.file is None:
         raise HostError("the log writer was started without a pipe or without log.file")
     os.set_inheritable(arguments.data_fd, False)
-    target = RotatingLog(Path(config.log.file), parse_bytes(config.log.max_bytes), config.log.backups)
+    target = RotatingLog(
+        Path(config.log.file),
+        parse_bytes(config.log.max_bytes),
+        config.log.backups,
+        max_age_s=config.log.max_age_s,
+        compress=config.log.compress,
+    )
     splitter = LineSplitter()
     try:
         channel.send(Ready({"file": config.log.file}))
@@ -156,6 +80,7 @@ def _write(arguments: ChildArguments, channel: BlockingChannel[ControlMessage]) 
         _write_lines(splitter.feed(data), target)
     _write_lines(splitter.rest(), target)
     target.close()
+    target.settle()
     return 0
 
 
@@ -168,10 +93,15 @@ def _copy_until_told(
 ) -> None:
     """Copy lines until Shutdown, or until nobody can write to the pipe any more. Raises PeerClosed."""
     due_s = time.monotonic()
+    metrics = MetricStore(LOG_METRICS)
+    num_told = 0
     while True:
         now_s = time.monotonic()
         if now_s >= due_s:
+            metrics.inc("ascendd_log_lines_dropped_total", target.num_lost - num_told)
+            num_told = target.num_lost
             channel.send(Heartbeat(num_waiting=target.num_dropped))
+            channel.send(Stats(metrics.samples()))
             due_s = now_s + _HEARTBEAT_S
         # Before waiting: what came along with the configuration is in the channel already, not in its socket.
         if any(isinstance(message, Shutdown) for message in channel.drain()):

@@ -184,6 +184,7 @@ def start(tmp_path):
         options["plan"] = {"engine": list(engine), "api": list(api)}
         folder = tmp_path / f"daemon{len(daemons)}"
         folder.mkdir()
+        (folder / "logs").mkdir()
         daemons.append(Daemon(folder, options, extra, environ))
         return daemons[-1]
 

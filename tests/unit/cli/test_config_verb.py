@@ -32,7 +32,8 @@ def test_the_example_shows_every_key():
 
     for section in msgspec.structs.fields(InstanceConfig):
         assert section.name in shown
-        assert {field.name for field in msgspec.structs.fields(section.type)} <= shown
+        if section.type is not bool:
+            assert {field.name for field in msgspec.structs.fields(section.type)} <= shown
 
 
 def test_commented_keys_of_the_example_are_valid_too():
