@@ -25,6 +25,9 @@ _BUS_ID = re.compile(r"[0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]
 _TWO_WORDS = (("NPU ID", "NPU"), ("NPU Util(%)", "NPU-Util(%)"), ("Chip ID", "Chip"))
 _ABSENT = ("", "-", "NA")
 _NO_PROCESSES = "No running processes found"
+_TOLD_NPU = re.compile(r"\|\s*(?:No running processes found in NPU\s+)?(\d+)\b")
+# Releases whose tool has no process table.
+_WITHOUT_PROCESSES = ("20.", "21.", "22.")
 
 
 @dataclass(frozen=True)
@@ -89,11 +92,18 @@ def parse_info(text: str) -> NpuSmiReport:
     first_header, second_header = _header(lines[header_at]), _header(lines[header_at + 1])
     process_at = next((i for i, line in enumerate(lines) if line.startswith("|") and "Process id" in line), len(lines))
     chips = [_chip(group, first_header, second_header) for group in _groups(lines[header_at + 2 : process_at])]
-    processes, closed = [], False
+    processes, told = [], set()
     if process_at < len(lines):
+        told = {int(match[1]) for match in map(_TOLD_NPU.match, lines[process_at + 1 :]) if match}
         process_header = _process_header(lines[process_at])
         processes = [process for line in lines[process_at + 1 :] for process in _process(line, process_header)]
-    closed = next((line for line in reversed(lines) if line[0] in "+|"), "").startswith("+") and lines[-1][0] != "|"
+    last = next((line for line in reversed(lines) if line[0] in "+|"), "")
+    closed = last.startswith("+") and last.endswith("+") and len(last) > 1
+    # A cut right behind a rule looks like an end; but the process table has a line for every NPU.
+    if process_at == len(lines):
+        closed = closed and title[1].startswith(_WITHOUT_PROCESSES)
+    else:
+        closed = closed and told >= {chip.npu_id for chip in chips if chip.npu_id is not None}
     notes = tuple(line for line in lines if line[0] not in "+|")
     return NpuSmiReport(title[1], title[2], tuple(chips), tuple(processes), notes, closed)
 
