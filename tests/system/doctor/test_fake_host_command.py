@@ -1,0 +1,111 @@
+"""`ascendd doctor --host-root` as an operator types it, on a healthy fake host and on tools that misbehave."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from fake_machine import FakeMachine
+
+pytestmark = pytest.mark.system
+
+# Far above what the suite takes, far below a tool that hangs for ever.
+IN_TIME_S = 100
+ONLY = ["--only", "npu-presence", "--only", "cann-version"]
+
+
+@pytest.fixture
+def server(tmp_path: Path, acl_library: Path) -> FakeMachine:
+    """A healthy machine."""
+    return FakeMachine(tmp_path / "host", acl_library)
+
+
+def doctor(server: FakeMachine, *args: str) -> subprocess.CompletedProcess[str]:
+    """Run the verb on the fake host."""
+    command = [sys.executable, "-m", "ascendd", "doctor", "--host-root", str(server.root), *args]
+    return subprocess.run(command, check=False, capture_output=True, text=True, cwd="/", timeout=IN_TIME_S)
+
+
+def verdicts(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
+    """The verdicts of a JSON report by check."""
+    return {check["id"]: check["verdict"] for check in json.loads(done.stdout)["checks"]}
+
+
+def test_a_healthy_host_passes_with_exit_0_and_says_fake_host(server: FakeMachine) -> None:
+    """Eight 910B chips, every check in its own process, real child for ACL, the C sample compiled and run."""
+    done = doctor(server)
+
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0, done.stdout
+    assert lines[0] == f"FAKE HOST {server.root}: 8 NPU function(s) on the PCI bus: Ascend 910B (A2)"
+    assert lines[-1].endswith("[FAKE HOST]")
+    assert lines[-1].startswith("Ready (")
+
+
+def test_the_json_names_the_fake_host(server: FakeMachine) -> None:
+    """A machine that reads the report can tell that it is of no real host."""
+    done = doctor(server, "--json", "--only", "npu-presence")
+
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["fake_host"], report["device"]) == (0, str(server.root), "npu")
+
+
+def test_a_folder_without_the_mark_is_wrong_usage(server: FakeMachine) -> None:
+    """No folder becomes a host by a slip of the pen."""
+    server.remove(".fake-host")
+
+    done = doctor(server)
+
+    assert (done.returncode, done.stdout) == (64, "")
+    assert "is no fake host: it has no file .fake-host" in done.stderr
+
+
+def test_the_bundles_own_command_takes_a_fake_host_too(server: FakeMachine) -> None:
+    """`python3 -m checks` needs no installed package for it."""
+    root = Path(__file__).resolve().parents[3]
+    code = f"import sys, runpy; sys.path.insert(0, {str(root)!r}); sys.argv = ['checks', '--host-root', {str(server.root)!r}, *{ONLY!r}, '--json']"
+    command = [sys.executable, "-I", "-S", "-c", code + "; runpy.run_module('checks', run_name='__main__')"]
+
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd="/", timeout=IN_TIME_S)
+
+    assert json.loads(done.stdout)["fake_host"] == str(server.root), done.stderr
+    assert verdicts(done) == {"npu-presence": "pass", "cann-version": "pass"}
+
+
+def test_an_npu_smi_that_exits_187_is_a_clear_failure(server: FakeMachine) -> None:
+    """Its byte of -8005 is translated, presence fails, and what needs npu-smi is skipped."""
+    server.answer("npu-smi", "info", "", 187)
+
+    done = doctor(server, "--json")
+
+    found = verdicts(done)
+    assert done.returncode == 2
+    assert [check for check, verdict in found.items() if verdict in ("fail", "error")] == ["npu-presence"]
+    assert "INNER_ERR -8005" in done.stdout
+
+
+def test_an_npu_smi_that_prints_ten_megabytes_ends_in_time(server: FakeMachine) -> None:
+    """It is killed at 4 MiB, and that is told as what could not be checked."""
+    server.script("usr/local/bin/npu-smi", "head -c 10485760 /dev/zero | tr '\\0' 'x'")
+    started = time.monotonic()
+
+    done = doctor(server, "--json")
+
+    assert time.monotonic() - started < IN_TIME_S
+    assert done.returncode == 3
+    assert [check for check, verdict in verdicts(done).items() if verdict in ("fail", "error")] == ["npu-presence"]
+    assert "printed more than 4 MiB and was killed" in done.stdout
+
+
+@pytest.mark.slow
+def test_an_npu_smi_that_hangs_ends_in_time(server: FakeMachine) -> None:
+    """Each call is killed after its limit, presence says so, and the checks that need it are not even tried."""
+    server.delay("npu-smi", 600)
+
+    done = doctor(server, "--json")
+
+    assert done.returncode == 2
+    assert [check for check, verdict in verdicts(done).items() if verdict in ("fail", "error")] == ["npu-presence"]
+    assert "did not answer within 20 s and was killed" in done.stdout
