@@ -26,7 +26,7 @@ class Tier(enum.Enum):
     """How much a check asks of the host."""
 
     BASIC = "basic"  # Seconds; safe beside a running instance.
-    DEEP = "deep"  # Minutes, or a device for itself; only with --deep.
+    DEEP = "deep"  # Minutes, or a device for itself; only with --deep, after all others, one by one.
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,8 @@ class Check(abc.ABC):
     timeout_s: ClassVar[float] = 30.0
     # With --deep, where a check then does more.
     deep_timeout_s: ClassVar[Optional[float]] = None
+    # What it looks at can change while an instance serves, so the daemon and `--watch` look again.
+    live: ClassVar[bool] = False
 
     def skip_reason(self, target: Target) -> Optional[str]:
         """Return why the check has no meaning for `target`, or None when it applies."""

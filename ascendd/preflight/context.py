@@ -19,6 +19,7 @@ from ascendd.host.fake_host import require_fake_host
 from ascendd.host.files import HostFiles
 from ascendd.host.npu_smi import CALL_TIMEOUT_S, NpuSmi, find_npu_smi
 from ascendd.host.service_environment import ServiceEnvironment, read_service_environment
+from ascendd.host.shared_answers import share_answers
 from ascendd.host.tool import host_runner
 from ascendd.preflight.target import DeviceChoice, Target, choose_target
 
@@ -29,7 +30,9 @@ class CheckRequest:
     What is to be checked, as plain data.
 
     `config_json` is an InstanceConfig; `root` a fake host in place of this one (UsageError where it has no mark);
-    `patience` a factor on every time limit; `inside_service` says that this process has the service's environment.
+    `patience` a factor on every time limit; `inside_service` says that this process has the service's environment;
+    `as_service` that the shell is to be compared with the unit of `instance`; `answers` is a folder of tool answers
+    that the checks of one round share.
     """
 
     device: str = "auto"
@@ -38,6 +41,8 @@ class CheckRequest:
     model_path: Optional[str] = None
     deep: bool = False
     inside_service: bool = False
+    as_service: bool = False
+    answers: Optional[str] = None
     root: str = "/"
     patience: float = 1.0
     environ: Dict[str, str] = field(default_factory=lambda: dict(os.environ))
@@ -58,6 +63,8 @@ class CheckContext:
         self.request = request
         self.files = HostFiles(require_fake_host(request.root))
         self.run: RunCommand = host_runner(self.files)
+        if request.answers is not None:
+            self.run = share_answers(self.run, request.answers)
         self.environ: Mapping[str, str] = request.environ
         if self.files.fake is not None and self.files.fake.environ is not None:
             self.environ = self.files.fake.environ  # not that of the machine around it

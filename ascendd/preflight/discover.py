@@ -7,7 +7,7 @@ import importlib.util
 from typing import Iterable, List, Sequence, Tuple, Type
 
 from ascendd.errors import UsageError
-from ascendd.preflight.check import Check
+from ascendd.preflight.check import Check, Tier
 
 
 def find_checks() -> Tuple[Type[Check], ...]:
@@ -17,16 +17,26 @@ def find_checks() -> Tuple[Type[Check], ...]:
     return checks
 
 
-def select(checks: Sequence[Type[Check]], only: Iterable[str], deep: bool) -> List[Type[Check]]:
-    """Return the checks named in `only`, or all of them; DEEP ones need `deep` or to be named. Raises UsageError."""
-    wanted = list(only)
+def select(
+    checks: Sequence[Type[Check]], only: Iterable[str], deep: bool, skip: Iterable[str] = ()
+) -> List[Type[Check]]:
+    """
+    Return the checks named in `only`, or all of them, without those in `skip`; DEEP ones need `deep` or to be named.
+
+    A name can be several with commas between them. Raises UsageError for a name that no check has.
+    """
+    wanted, unwanted = _names(checks, "--only", only), _names(checks, "--skip", skip)
+    chosen = [check for check in checks if check.id in wanted or (not wanted and (deep or check.tier is Tier.BASIC))]
+    return [check for check in chosen if check.id not in unwanted]
+
+
+def _names(checks: Sequence[Type[Check]], option: str, values: Iterable[str]) -> List[str]:
+    names = [name.strip() for value in values for name in value.split(",")]
     known = [check.id for check in checks]
-    unknown = [name for name in wanted if name not in known]
+    unknown = [name for name in names if name not in known]
     if unknown:
-        raise UsageError(f"--only {unknown[0]}: no such check; known: {', '.join(known)}")
-    if wanted:
-        return [check for check in checks if check.id in wanted]
-    return [check for check in checks if deep or check.tier.value == "basic"]
+        raise UsageError(f"{option} {unknown[0]}: no such check; known: {', '.join(known)}")
+    return names
 
 
 def in_order(checks: Sequence[Type[Check]]) -> List[Type[Check]]:
