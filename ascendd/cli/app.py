@@ -18,7 +18,9 @@ from ascendd import __version__
 from ascendd.errors import AscenddError, ExitCode
 
 # One module per verb, in the order of the help text.
-VERBS = ("doctor", "diagnose", "run", "serve", "convert", "inspect", "plan", "config")
+VERBS = ("doctor", "diagnose", "run", "serve", "convert", "inspect", "plan", "config", "release")
+
+COMPLETE_VARIABLE = "_ASCENDD_COMPLETE"
 
 # Newer typers carry a click of their own; both error classes are found through a name that every version exports.
 _ClickUsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -51,6 +53,10 @@ def build_app() -> typer.Typer:
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit status."""
     args = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    if COMPLETE_VARIABLE in os.environ:
+        from typer.completion import completion_init
+
+        completion_init()  # a shell asks for words, by the script of cli.completion
     try:
         result = build_app()(args=args, prog_name="ascendd", standalone_mode=False)
     except AscenddError as error:

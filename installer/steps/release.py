@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
@@ -12,10 +13,12 @@ from ..action import Action, Command, Link, RemoveTree, RestoreFiles, WriteFile
 from ..bundle import Bundle, find_python, pins
 from ..host import Host
 from ..media import Media
+from ..releases import FOLDER, RECORD
 from ..state import InstallState
 from ..step import Detection, Found, Step, StepStatus
 
-CURRENT = "/opt/ascendd/current"
+CURRENT = f"{FOLDER}/current"
+PREVIOUS = f"{FOLDER}/previous"
 COMMAND = "/usr/local/bin/ascendd"
 _PIP_LIMIT_S = 1800.0
 
@@ -136,9 +139,14 @@ class Release(Step):
 
     def act(self, host: Host, found: Found) -> Sequence[Action]:
         """Install the wheel, copy the documents, and move the links last."""
+        version = self.detect(host).version
+        record = json.dumps({"version": self._bundle.version, "python": f"{self._folder}/bin/python"}) + "\n"
+        previous = (Link(PREVIOUS, version),) if version not in (None, self._bundle.version) else ()
         return (
             Command((*pip(host, self._bundle, self._media), f"ascendd=={self._bundle.version}")),
             Command(("cp", "-R", "-T", self._bundle.path("docs"), host.real(f"{self._folder}/docs"))),
+            WriteFile(f"{self._folder}/{RECORD}", record),
+            *previous,
             Link(CURRENT, self._bundle.version),
             Link(COMMAND, f"{CURRENT}/bin/ascendd"),
         )
