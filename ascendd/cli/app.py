@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit status."""
     args = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if COMPLETE_VARIABLE in os.environ:
-        from typer.completion import completion_init
+        from typer.completion import completion_init  # type: ignore[attr-defined]
 
         completion_init()  # a shell asks for words, by the script of cli.completion
     try:

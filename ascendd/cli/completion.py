@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from typer.completion import get_completion_script
+from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
 from ascendd.cli.app import COMPLETE_VARIABLE
 from ascendd.errors import UsageError
