@@ -209,33 +209,36 @@ class Scheduler:
                 prompts.insert(0, head)
         if not prompts:
             return grants
-        first = prompts.pop(0)
-        share = first_share(budget, self._step_seq)
-        if first.num_uncomputed_tokens > share:
-            left = budget - share
-            for sequence in passing(first, [*prompts, *(self._waiting if may_admit else ())]):
-                if left == 0:
-                    break
-                if sequence.status is SequenceStatus.WAITING:
-                    if not allows(sequence):
-                        continue
-                    may_admit = may_admit and self._admit(sequence)
-                    if not may_admit:
-                        continue
-                grants[sequence] = min(sequence.num_uncomputed_tokens, left)
-                left -= grants[sequence]
-            budget = left + share
-        grants[first] = min(first.num_uncomputed_tokens, budget)
-        budget -= grants[first]
-        # What the first leaves goes on in order of service, to those under way before those that wait.
-        while budget > 0:
-            following = prompts.pop(0) if prompts else self._waiting.peek(allows) if may_admit else None
-            if following is None or (following.status is SequenceStatus.WAITING and not self._admit(following)):
-                break
-            num = min(following.num_uncomputed_tokens - grants.get(following, 0), budget)
-            grants[following] = grants.get(following, 0) + num
-            budget -= num
-        return grants
+        first: Sequence | None = prompts.pop(0)
+        while first is not None and budget > 0:
+            lacking = first.num_uncomputed_tokens - grants.get(first, 0)
+            share = first_share(budget, self._step_seq)
+            if lacking > share:
+                left = budget - share
+                candidates = [*prompts, *(self._waiting if may_admit else ())]
+                for sequence in passing(first, [seq for seq in candidates if seq not in grants]):
+                    if left == 0:
+                        break
+                    if sequence.status is SequenceStatus.WAITING:
+                        if not allows(sequence):
+                            continue
+                        may_admit = may_admit and self._admit(sequence)
+                        if not may_admit:
+                            continue
+                    grants[sequence] = min(sequence.num_uncomputed_tokens, left)
+                    left -= grants[sequence]
+                budget = left + share
+            granted = min(lacking, budget)
+            grants[first] = grants.get(first, 0) + granted
+            budget -= granted
+            # What the first leaves is divided by the same rule: those under way come before those that wait.
+            if prompts:
+                first = prompts.pop(0)
+            else:
+                first = self._waiting.peek(allows) if may_admit and budget > 0 else None
+                if first is not None and not self._admit(first):
+                    first = None
+        return {sequence: num for sequence, num in grants.items() if num}
 
     def _admit(self, sequence: Sequence) -> bool:
         """Give a waiting sequence a place in the batch and blocks for all its tokens, if both are there."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ascendd.engine.kv.kv_cache_manager import KVCacheManager
@@ -114,6 +114,8 @@ def test_nobody_passes_what_waits_for_memory(make_sequence) -> None:
     before=st.lists(st.integers(2, 600), max_size=4),
     num_steps=st.integers(0, 5),
 )
+@example(budget=8, own=2, before=[3, 7, 5], num_steps=0)
+@example(budget=8, own=2, before=[10, 10, 8, 8, 8, 8], num_steps=1)
 def test_the_wait_does_not_depend_on_longer_prompts(
     make_sequence, budget: int, own: int, before: list[int], num_steps: int
 ) -> None:
