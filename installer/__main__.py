@@ -26,6 +26,7 @@ from .state import InstallState
 from .step import Found
 from .steps import make_steps
 from .steps.reboot import RebootOutstanding
+from .torch_stack import ALLOW_FLAG
 
 REBOOT_OUTSTANDING = 75
 INTERRUPTED = 130
@@ -79,6 +80,9 @@ def _parser() -> _Parser:
         if verb in ("plan", "apply", "verify"):
             command.add_argument("--device", choices=("auto", "npu", "cpu"), default="auto", help="kind of host")
             command.add_argument("--install-path", default="/usr/local/Ascend", help="where CANN and the driver go")
+            command.add_argument(
+                ALLOW_FLAG, action="store_true", help="install a torch_npu that no table lists for this CANN"
+            )
         if verb in ("plan", "apply"):
             command.add_argument("--reboot", action="store_true", help="reboot when it is time, and go on by itself")
         if verb in ("apply", "resume", "uninstall"):
@@ -90,7 +94,9 @@ def _settings(host: Host, args: argparse.Namespace) -> Settings:
     target = choose_target(host.files, DeviceChoice(args.device), None, has_model=False)
     host.say(f"target: {'NPU' if target.is_npu else 'CPU'} host, {target.reason}")
     media = str(Path(args.media).resolve()) if args.media else None
-    return Settings(target.is_npu, media, args.install_path.rstrip("/"), getattr(args, "reboot", False))
+    return Settings(
+        target.is_npu, media, args.install_path.rstrip("/"), getattr(args, "reboot", False), args.allow_unverified
+    )
 
 
 def _prepare(host: Host, settings: Settings, *, is_upgrade: bool, state: InstallState) -> Run:

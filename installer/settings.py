@@ -14,6 +14,7 @@ class Settings:
     media: Optional[str] = None
     install_path: str = "/usr/local/Ascend"
     reboots: bool = False
+    allows_unverified: bool = False
     instance: Optional[str] = None
     model: Optional[str] = None
 

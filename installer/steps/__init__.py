@@ -29,7 +29,7 @@ def make_steps(bundle: Bundle, media: Media, settings: Settings, *, is_upgrade: 
         if media.package(PackageKind.NNAL) is not None:
             cann.append(Nnal(settings, media))
         steps += [VendorAccount(), driver, firmware, Reboot(bundle, settings, (driver, firmware)), *cann]
-    steps += [ServiceAccount(bundle, settings), Venv(bundle, media), Release(bundle, media), Units(bundle)]
+    steps += [ServiceAccount(bundle, settings), Venv(bundle, media, settings), Release(bundle, media), Units(bundle)]
     if cann:
         steps.append(CannEnvironment(settings, cann))
     steps.append(Doctor(settings, tuple(steps)))

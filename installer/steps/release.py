@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from ascendd.errors import HostError
+from ascendd.host.version_files import read_cann
 
 from ..action import Action, Command, Link, RemoveTree, RestoreFiles, WriteFile
 from ..bundle import Bundle, find_python, pins
 from ..host import Host
-from ..media import Media
+from ..media import Media, PackageKind
 from ..releases import FOLDER, RECORD
+from ..settings import Settings
 from ..state import InstallState
 from ..step import Detection, Found, Step, StepStatus
+from ..torch_stack import torch_problems
 
 CURRENT = f"{FOLDER}/current"
 PREVIOUS = f"{FOLDER}/previous"
@@ -31,8 +34,8 @@ class Venv(Step):
     requires: Tuple[str, ...] = ("service-account",)
     estimate_s = 120.0
 
-    def __init__(self, bundle: Bundle, media: Media) -> None:
-        self._bundle, self._media = bundle, media
+    def __init__(self, bundle: Bundle, media: Media, settings: Settings) -> None:
+        self._bundle, self._media, self._settings = bundle, media, settings
         self._folder = bundle.release_folder
         self._python: Optional[Tuple[Optional[str]]] = None
 
@@ -67,6 +70,10 @@ class Venv(Step):
             )
         else:
             problems += self._requirements(host)[1]
+            if self._settings.is_npu:
+                problems += torch_problems(
+                    self._pins(host)[0], self._cann(host), allow_unverified=self._settings.allows_unverified
+                )
         if found is Found.BROKEN and state.status(self.id) is StepStatus.PENDING:
             problems.append(f"{self._folder} is there and was not finished by this installer; move it away")
         return problems
@@ -100,12 +107,24 @@ class Venv(Step):
     def _pins_path(self) -> str:
         return f"{self._folder}/requirements.txt"
 
-    def _requirements(self, host: Host) -> Tuple[str, List[str]]:
+    def _cann(self, host: Host) -> Optional[str]:
+        """Return the version of the toolkit that there will be."""
+        package = self._media.package(PackageKind.TOOLKIT)
+        if package is not None:
+            return package.version
+        return next((cann.version for cann in read_cann(host.files, {})), None)
+
+    def _pins(self, host: Host) -> Tuple[Dict[str, str], List[str]]:
         python = self._find_python(host)
         if python is None:
-            return "", ["no Python"]
+            return {}, ["no Python"]
         version = Path(python).name[len("python") :]
-        chosen, problems = pins(self._bundle.wheels(self._media.wheels), version, host.architecture)
+        return pins(self._bundle.wheels(self._media.wheels), version, host.architecture)
+
+    def _requirements(self, host: Host) -> Tuple[str, List[str]]:
+        chosen, problems = self._pins(host)
+        if not chosen:
+            return "", problems
         others: Dict[str, str] = {name: pin for name, pin in chosen.items() if name != "ascendd"}
         if chosen.get("ascendd") != self._bundle.version:
             problems.append(f"the bundle is {self._bundle.version} and its wheel of ascendd is {chosen.get('ascendd')}")

@@ -208,7 +208,11 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bundle")
     wheels = folder / "wheels"
     wheels.mkdir()
-    for name in ("ascendd-0.1.0-py3-none-any", "torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64"):
+    for name in (
+        "ascendd-0.1.0-py3-none-any",
+        "torch-2.9.0-cp311-cp311-manylinux_2_28_x86_64",
+        "torch_npu-2.9.0-cp311-cp311-manylinux_2_28_x86_64",
+    ):
         (wheels / f"{name}.whl").write_text(name)
     out = folder / "ascendd-0.1.0"
     subprocess.run([ROOT / "packaging/bundle.sh", "--wheels", wheels, out], check=True, capture_output=True)

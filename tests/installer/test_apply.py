@@ -23,7 +23,7 @@ def test_fresh_install(host) -> None:
     assert toolkit.endswith("--install --quiet --install-path=/usr/local/Ascend --install-for-all")
     assert (host.root / "etc/ascendd/cann.env").read_text().splitlines()[1:] == [
         'ASCEND_HOME_PATH="/usr/local/Ascend/cann-8.5.0"', 'ATB_HOME_PATH="/usr/local/Ascend/nnal/atb/latest"']  # fmt: skip
-    assert (host.root / "opt/ascendd/0.1.0/requirements.txt").read_text() == "torch==2.13.0\n"
+    assert (host.root / "opt/ascendd/0.1.0/requirements.txt").read_text() == "torch==2.9.0\ntorch-npu==2.9.0\n"
     assert "HwHiAiUser:x:1001:ascendd" in (host.root / "etc/group").read_text()
     assert {entry["status"] for entry in host.state["steps"].values()} == {"done"}
     assert "min left" in host.output

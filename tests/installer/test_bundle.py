@@ -86,10 +86,10 @@ def test_corrupt_bundle_is_refused(bundle: Path, host, tmp_path: Path) -> None:
     """A wheel that changed after packing is named, and nothing begins."""
     host.bundle = tmp_path / "copy"
     shutil.copytree(bundle, host.bundle)
-    (host.bundle / "wheels/torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl").write_text("rotten")
+    (host.bundle / "wheels/torch-2.9.0-cp311-cp311-manylinux_2_28_x86_64.whl").write_text("rotten")
 
     assert host.apply() == 69
-    assert "torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl is corrupt" in host.output
+    assert "torch-2.9.0-cp311-cp311-manylinux_2_28_x86_64.whl is corrupt" in host.output
 
 
 def test_wheels_of_another_machine_are_refused(host, bundle: Path) -> None:
@@ -97,7 +97,7 @@ def test_wheels_of_another_machine_are_refused(host, bundle: Path) -> None:
     host.environment["ASCENDD_INSTALL_MACHINE"] = "aarch64"
 
     assert host.run("plan", "--device", "cpu") == 69
-    assert "torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl does not fit Python 3.11 on aarch64" in host.output
+    assert "torch-2.9.0-cp311-cp311-manylinux_2_28_x86_64.whl does not fit Python 3.11 on aarch64" in host.output
 
 
 def test_bundle_refuses_cuda(tmp_path: Path) -> None:
