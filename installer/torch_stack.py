@@ -17,23 +17,23 @@ def torch_problems(pins: Mapping[str, str], cann: Optional[str], *, allow_unveri
     No torch_npu, or one for another torch, never works. A pair that the table does not list for this CANN is unknown,
     not wrong, so the operator may take it on.
     """
-    torch, torch_npu = pins.get("torch"), pins.get("torch-npu")
+    torch, adapter = pins.get("torch"), pins.get("torch-npu")
     listed = [row for row in load_facts("torch_cann")["pairs"] if cann and row["cann"] and _same(row["cann"], cann)]
     known = ", ".join(sorted({f"torch_npu {row['torch_npu']} with torch {row['torch']}" for row in listed}))
     on_cann = f"CANN {cann}" if cann else "a CANN of unknown version"
     advice = f"; the vendor lists for it: {known}" if known else f"; the vendor's table has no row for {on_cann}"
-    if torch_npu is None:
+    if adapter is None:
         return [
             f"there is no wheel of torch_npu, without which no NPU is used; put it into wheels/ of the media{advice}"
         ]
     if torch is None:
-        return [f"there is no wheel of torch for torch_npu {torch_npu}{advice}"]
-    if _release(torch_npu) != _release(torch):
-        return [f"torch_npu {torch_npu} is for torch {_release(torch_npu)}, and the wheels hold torch {torch}{advice}"]
-    if allow_unverified or any(row["torch_npu"] == torch_npu and row["torch"] == _release(torch) for row in listed):
+        return [f"there is no wheel of torch for torch_npu {adapter}{advice}"]
+    if _release(adapter) != _release(torch):
+        return [f"torch_npu {adapter} is for torch {_release(adapter)}, and the wheels hold torch {torch}{advice}"]
+    if allow_unverified or any(row["torch_npu"] == adapter and row["torch"] == _release(torch) for row in listed):
         return []
     return [
-        f"torch_npu {torch_npu} with torch {torch} has no verdict for {on_cann}{advice}; take a pair from there, "
+        f"torch_npu {adapter} with torch {torch} has no verdict for {on_cann}{advice}; take a pair from there, "
         f"or add {ALLOW_FLAG}"
     ]
 
