@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 import typing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -77,21 +78,28 @@ def file_page() -> str:
         ),
     ]
     hints = typing.get_type_hints(InstanceConfig)
+    lines += _keys(InstanceConfig, lambda key: not _is_section(hints[key]))
     for field in msgspec.structs.fields(InstanceConfig):
         section = hints[field.name]
-        if isinstance(section, type) and issubclass(section, Section):
+        if _is_section(section):
             lines += [f".SH {field.name.upper()}", _text(inspect.getdoc(section) or "")]
             lines += _keys(section)
     lines += [".SH SEE ALSO", ".BR ascendd (8)"]
     return "\n".join(lines) + "\n"
 
 
-def _keys(section: type[Section]) -> list[str]:
+def _is_section(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Section)
+
+
+def _keys(section: type[Section], wanted: Callable[[str], bool] = lambda _: True) -> list[str]:
     comments = _comments(section)
     schema = msgspec.json.schema(section)
     properties = schema["$defs"][section.__name__]["properties"]
     lines = []
     for field in msgspec.structs.fields(section):
+        if not wanted(field.name):
+            continue
         rule = _rule(properties[field.encode_name])
         default = "required" if field.required else f"default {_default(field)}"
         lines += [".TP", rf"\fB{_text(field.encode_name)}\fR ({_text(', '.join(filter(None, (rule, default))))})"]
