@@ -15,6 +15,7 @@ The error tree of the product, stdlib only.
     |                     . SelfTestFailed . RestartsExhausted                          exit 70
     |- IpcError           PeerClosed . FrameTooLarge . ProtocolMismatch                 exit 70
     `- RequestError       InvalidRequest 400 . ContextLengthExceeded 400
+                          . RequestNeverFits 400
                           . AuthenticationFailed 401 . ActionForbidden 403
                           . ModelUnknown 404
                           . RouteUnknown 404 . MethodNotAllowed 405
@@ -48,6 +49,7 @@ from ascendd.request_errors import (
     QueueFull as QueueFull,
     RequestAborted as RequestAborted,
     RequestError as RequestError,
+    RequestNeverFits as RequestNeverFits,
     RouteUnknown as RouteUnknown,
 )
 

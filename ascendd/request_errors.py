@@ -41,6 +41,13 @@ class ContextLengthExceeded(RequestError):
     default_remedy = "Shorten the prompt or lower max_tokens."
 
 
+class RequestNeverFits(RequestError):
+    """One request alone takes more device memory than there is, however small its steps are made."""
+
+    code = "ASD-R16"
+    default_remedy = "Shorten the prompt or lower max_tokens; the operator may lower max_model_len to what fits."
+
+
 class AuthenticationFailed(RequestError):
     """No key, or a wrong one, was sent."""
 

@@ -10,12 +10,13 @@ from typing import Protocol
 from ascendd.config.resolve import EngineConfig
 from ascendd.engine.kv.kv_cache_manager import KVCacheManager
 from ascendd.engine.lora.adapter_registry import AdapterRegistry
+from ascendd.engine.out_of_memory import OutOfMemory
 from ascendd.engine.runner.runner_report import RunnerReport
 from ascendd.engine.sched.output import ModelRunnerOutput, SchedulerOutput, TokenEvent
 from ascendd.engine.sched.scheduler import Scheduler
 from ascendd.engine.sequence import Sequence
 from ascendd.engine.sequence_check import check_sequence
-from ascendd.errors import AscenddError, DeadlineExceeded, InvalidRequest
+from ascendd.errors import AscenddError, DeadlineExceeded, DeviceOutOfMemory, InvalidRequest
 from ascendd.ipc.messages import (
     NO_TOKEN,
     AddSequence,
@@ -39,6 +40,9 @@ class Runner(Protocol):
 
     def execute(self, output: SchedulerOutput) -> ModelRunnerOutput:
         """Compute the chunks and return a token for each that samples."""
+
+    def release_memory(self) -> None:
+        """Give memory that no tensor uses back to the device, after a step for which there was none."""
 
     def load_adapter(self, adapter_id: int, path: str) -> int:
         """Read an adapter into host memory under `adapter_id` and return its bytes. Raises AdapterInvalid."""
@@ -74,6 +78,7 @@ class EngineCore:
             decode_prefill_tokens=max(config.block_size, int(config.max_num_batched_tokens * DECODE_PREFILL_SHARE)),
             max_adapters=config.max_loras,
         )
+        self._out_of_memory = OutOfMemory(self._scheduler, runner, is_alone=config.tensor_parallel_size == 1)
         self._adapters = AdapterRegistry(runner, config.max_cpu_loras, config.model_name)
         self._seed_root = config.seed
         self._num_seeds = 0
@@ -174,11 +179,10 @@ class EngineCore:
     def step(self) -> StepOutput | None:
         """Run one step and return what it produced, or None where it produced no token."""
         started = self._clock()
-        output = self._scheduler.schedule()
         events: list[TokenEvent] = []
         prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
-        if output.chunks:
-            result = self._runner.execute(output)
+        if (done := self._execute()) is not None:
+            output, result = done
             events = self._scheduler.update_from_output(output, result)
             prompt_logprobs = result.prompt_logprobs
         self._failed += [_nothing_to_draw(event.sequence) for event in events if event.finish is FinishReason.ERROR]
@@ -196,6 +200,23 @@ class EngineCore:
             logprobs=[event.logprobs for event in events] if with_logprobs else [],
             prompt_logprobs=prompt_logprobs,
         )
+
+    def _execute(self) -> tuple[SchedulerOutput, ModelRunnerOutput] | None:
+        """Run a step; one that the device has no memory for is tried once more, smaller. None where nothing ran."""
+        for _attempt in range(2):
+            output = self._scheduler.schedule()
+            if not output.chunks:
+                return None
+            try:
+                result = self._runner.execute(output)
+            except DeviceOutOfMemory as error:
+                if not self._out_of_memory.may_retry:
+                    raise
+                self._failed += self._out_of_memory.relieve(output, error)
+            else:
+                self._out_of_memory.step_done()
+                return output, result
+        return None
 
     def take_failed(self) -> list[SequenceFailed]:
         """Return the sequences that ended in a step for want of a token that may be drawn; each is told once."""
@@ -243,6 +264,9 @@ class EngineCore:
         self._counted_replays = self.report.num_replays
         self._counted_preemptions = scheduler.num_preemptions
         self._counted_queries, self._counted_hits = kv.num_prefix_queries, kv.num_prefix_hits
+        for outcome, num in self._out_of_memory.take_counts().items():
+            metrics.inc("ascendd_engine_out_of_memory_total", num, (outcome.value,))
+        metrics.set("ascendd_engine_step_token_limit", scheduler.budget.limit)
         self._refresh_gauges()
 
     def _refresh_gauges(self) -> None:

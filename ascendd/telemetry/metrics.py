@@ -81,6 +81,13 @@ ENGINE_METRICS = (
     _gauge("ascendd_engine_kernel_replaced", "1 where the reference stands in for a fused kernel, else 0.", "kernel"),
     _gauge("ascendd_engine_graph_buckets", "Batch sizes for which a decode graph is captured; 0 means eager."),
     _counter("ascendd_engine_graph_replays_total", "Decode steps that were the replay of a graph."),
+    _counter(
+        "ascendd_engine_out_of_memory_total",
+        "Steps for which the device had no memory, by what was done: shrunk (tried again with half the tokens) or "
+        "request_failed (one request that can never fit).",
+        "outcome",
+    ),
+    _gauge("ascendd_engine_step_token_limit", "Tokens that a step may have now; below its maximum after a shortage."),
     _latency("ascendd_engine_step_duration_seconds", "Time of one step: schedule, execute and update."),
 )
 

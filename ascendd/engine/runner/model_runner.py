@@ -171,6 +171,10 @@ class ModelRunner:
                 raise
             raise fault from error
 
+    def release_memory(self) -> None:
+        """Give memory that no tensor uses back to the device."""
+        self._device.empty_cache()
+
     def load_adapter(self, adapter_id: int, path: str) -> int:
         """
         Read the adapter in folder `path` into host memory under `adapter_id` and return its bytes.

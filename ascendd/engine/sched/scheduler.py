@@ -13,6 +13,7 @@ from ascendd.engine.sched.adapter_limit import AdapterLimit
 from ascendd.engine.sched.long_prefill import first_share, passing
 from ascendd.engine.sched.output import ModelRunnerOutput, ScheduledChunk, SchedulerOutput, TokenEvent
 from ascendd.engine.sched.queue import WaitingQueue
+from ascendd.engine.sched.token_budget import TokenBudget
 from ascendd.engine.sequence import Sequence, SequenceStatus
 from ascendd.ipc.messages import FinishReason
 
@@ -40,7 +41,7 @@ class Scheduler:
         assert max_num_batched_tokens >= max_num_seqs, "a full batch could not decode"
         self._kv = kv
         self._max_num_seqs = max_num_seqs
-        self._max_num_batched_tokens = max_num_batched_tokens
+        self.budget = TokenBudget(max_num_batched_tokens)
         self._decode_prefill_tokens = min(decode_prefill_tokens or max_num_batched_tokens, max_num_batched_tokens)
         self._adapter_limit = AdapterLimit(max_adapters)
         self._waiting = WaitingQueue()
@@ -117,12 +118,28 @@ class Scheduler:
         for sequence in [seq for seq in self._running if seq.num_uncomputed_tokens == 1]:
             if sequence.status is SequenceStatus.RUNNING and self._make_room(sequence, output, decodes):
                 decodes.append(ScheduledChunk(sequence, sequence.num_computed_tokens, 1))
-        budget = self._max_num_batched_tokens - len(decodes)
+        budget = self.budget.limit - len(decodes)
         if decodes:
             budget = min(budget, self._decode_prefill_tokens)
         grants = self._divide_among_prompts(budget, may_admit=not output.num_preempted)
         output.chunks = decodes + self._cut_to_scorable(grants)
         return output
+
+    def relieve(self, output: SchedulerOutput) -> Sequence | None:
+        """
+        Take `output` back, for which the device had no memory: from now on half its tokens, the newest preempted.
+
+        Return the one sequence that was ended, because twice not even one token of it alone fitted; else None.
+        """
+        if self.budget.is_exhausted and len(self._running) == 1:
+            sequence = output.chunks[0].sequence
+            self._finish(sequence, FinishReason.ERROR)
+            return sequence
+        self.budget.cut(output.num_tokens)
+        num_kept = min(self.budget.limit, max(1, len(self._running) - 1))
+        while len(self._running) > num_kept:
+            self._preempt(max(self._running, key=lambda candidate: candidate.queue_key))
+        return None
 
     def update_from_output(self, output: SchedulerOutput, result: ModelRunnerOutput) -> list[TokenEvent]:
         """
@@ -130,6 +147,7 @@ class Scheduler:
 
         Sequences aborted while the step ran are passed over. The order of events is that of the chunks.
         """
+        self.budget.step_done()
         events: list[TokenEvent] = []
         drawn = iter(zip(result.token_ids, result.logprobs or [None] * len(result.token_ids), strict=True))
         for chunk in output.chunks:
@@ -242,7 +260,9 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence) -> bool:
         """Give a waiting sequence a place in the batch and blocks for all its tokens, if both are there."""
-        if len(self._running) >= self._max_num_seqs:
+        if len(self._running) >= min(self._max_num_seqs, self.budget.limit):
+            return False
+        if self._running and not self.budget.may_admit:
             return False
         matched = self._kv.match_prefix(sequence)
         if not self._kv.admit(sequence, matched, alone=not self._running):
