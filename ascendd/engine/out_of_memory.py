@@ -4,8 +4,8 @@ OutOfMemory: what the engine does about a step for which the device had no memor
     step fails -> half its tokens, newest preempted, tried once more -> the next step is smaller still -> ... ->
     one token of one sequence, twice -> it fails alone -> three such in a row: the device itself is short, give up
 
-With several ranks the peers may sit inside a collective, so nothing is tried again: the group ends and is restarted
-with a smaller KV cache (supervisor.memory_ladder).
+With several ranks the peers may sit inside a collective, so nothing is tried again: the group ends, and the supervisor
+starts it again.
 """
 
 from __future__ import annotations
