@@ -159,10 +159,6 @@ class LogSection(Section, frozen=True):
     max_age_s: Seconds = 604_800.0
     # Rotated files become FILE.N.gz.
     compress: bool = True
-    # Everything of this instance on the disk: log.file, rotated ones, the vendor's logs, incident bundles.
-    budget: Bytes = "2GB"
-    # Incident bundles kept, each with the last lines of every process before a failure; 0 writes none.
-    incidents: Annotated[int, Meta(ge=0, le=1000)] = 10
     # Seconds between lines with throughput and queue; 0 turns them off.
     stats_interval_s: Seconds = 30.0
 
@@ -179,5 +175,3 @@ class InstanceConfig(Section, frozen=True):
     health: HealthSection = HealthSection()
     recovery: RecoverySection = RecoverySection()
     log: LogSection = LogSection()
-    # `ascendd drill` may break this instance on purpose.
-    drills: bool = False

@@ -108,9 +108,6 @@ SUPERVISOR_METRICS = (
     _gauge("ascendd_instance_ready", "1 while the instance answers requests, else 0."),
     _gauge("ascendd_process_resident_memory_bytes", "Resident memory of a process.", "role"),
     _counter("ascendd_process_cpu_seconds_total", "CPU time used by the processes of a role.", "role"),
-    _gauge("ascendd_log_bytes", "Disk space of logs, vendor logs and incident bundles; log.budget bounds it."),
-    _counter("ascendd_log_files_removed_total", "Old files removed to keep log.budget."),
-    _counter("ascendd_incidents_total", "Incident bundles written."),
 )
 
 LOG_METRICS = (_counter("ascendd_log_lines_dropped_total", "Lines that log.file did not take, as on a full disk."),)
