@@ -91,9 +91,13 @@ class AdapterClient:
         self._send(order)
         self._open[order.ticket] = (order, future)
         # Not asyncio.wait_for, which may lose the cancellation of a client that leaves (see engine_client).
-        done, _ = await asyncio.wait({future}, timeout=self._timeout_s)
+        try:
+            done, _ = await asyncio.wait({future}, timeout=self._timeout_s)
+        finally:
+            # A client that leaves takes its future along: what is set on one that nobody awaits is told as a defect.
+            if not future.cancel() and not future.cancelled():
+                future.exception()
         if not done:
-            future.cancel()
             raise DeadlineExceeded("the engine did not change the adapter within admission.request_timeout_s")
         error = future.exception()
         if error is not None:

@@ -14,15 +14,35 @@ from ascendd.ipc.messages import EngineState
 class Admission:
     """Counts the sequences of all requests that are in work; the engine's batch and max_queue bound them."""
 
-    def __init__(self, engine: EngineClient, max_queue: int) -> None:
+    def __init__(self, engine: EngineClient, max_queue: int, restart_wait_s: float = 0.0) -> None:
         self._engine = engine
+        engine.on_attached = self._wake
         self._max_queue = max_queue
+        self._restart_wait_s = restart_wait_s
+        self._was_ready = False
+        self._waiters: set[asyncio.Future[None]] = set()
         self._num_requests = 0
         self._num_sequences = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self.is_draining = False
         self.engine_state = EngineState(ready=False, text="starting")
+
+    def set_state(self, state: EngineState) -> None:
+        """Answer with `state` from now on, and wake who waits for it."""
+        self.engine_state = state
+        self._was_ready = self._was_ready or state.ready
+        if state.ready:
+            self._engine.resume()
+        elif state.is_final:
+            self._engine.give_up(state.text)
+        if state.ready or state.is_final:
+            self._wake()
+
+    def drain(self) -> None:
+        """Take nothing new from now on."""
+        self.is_draining = True
+        self._wake()
 
     @property
     def num_requests(self) -> int:
@@ -42,6 +62,44 @@ class Admission:
             raise EngineRestarting(self.engine_state.text, retry_after_s=self.engine_state.retry_after_s)
         if self._engine.hello is None:
             raise EngineRestarting("the engine is not connected", retry_after_s=self.engine_state.retry_after_s)
+
+    async def wait_ready(self, deadline: float) -> None:
+        """
+        Return once requests are served; across a restart of the engine wait for that up to admission.restart_wait_s.
+
+        `deadline` is loop time. Raises Draining or EngineRestarting, and QueueFull where max_queue others wait.
+        """
+        loop = asyncio.get_running_loop()
+        until = min(deadline, loop.time() + self._restart_wait_s)
+        while True:
+            try:
+                return self.check_ready()
+            except EngineRestarting:
+                if not self._was_ready or self.engine_state.is_final or loop.time() >= until:
+                    raise
+            if len(self._waiters) >= self._max_queue:
+                raise QueueFull(
+                    f"{len(self._waiters)} requests wait for the engine's restart already, "
+                    f"admission.max_queue is {self._max_queue}; try again later",
+                    openai_code="queue_full",
+                )
+            waiter = loop.create_future()
+            self._waiters.add(waiter)
+            timer = loop.call_at(until, self._release, waiter)
+            try:
+                await waiter
+            finally:
+                timer.cancel()
+                self._waiters.discard(waiter)
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            self._release(waiter)
+
+    @staticmethod
+    def _release(waiter: asyncio.Future[None]) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
 
     @contextmanager
     def place(self, num_sequences: int) -> Iterator[None]:

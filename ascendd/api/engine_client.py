@@ -1,8 +1,9 @@
 """
 The API's end of the data link: sequences out, tokens in, fanned out to the requests they belong to.
 
-The link comes and goes with the engine. Its end fails every open request with EngineRestarting; nothing is resent,
-because a text that was half sent cannot be begun again.
+The link comes and goes with the engine. Its end fails every request that has a token with EngineRestarting, because a
+text that was half sent cannot be begun again. One without a token is held, once, and given to the next engine: a second
+loss fails it, so that a request which ends engines does not end one after another.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import contextlib
 import itertools
 import socket
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -75,6 +76,8 @@ class OutputStream:
         self._events: list[TokenEvent] = []
         self._wakeup = asyncio.Event()
         self._error: AscenddError | None = None
+        self._orders: list[AddSequence] = []
+        self._may_hold = True
         self._max_queued = MAX_QUEUED_TOKENS * max(1, len(seq_ids))
         # A timer, not asyncio.wait_for: before Python 3.12 that one loses a cancellation which comes with a token, and
         # the tokens of a client that left would be made to the end.
@@ -89,6 +92,25 @@ class OutputStream:
             await self._wakeup.wait()
         events, self._events = self._events, []
         return events
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nothing of an answer has come, so that another engine may begin it."""
+        return self._may_hold and self._error is None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether any of its sequences is still open."""
+        return bool(self._open)
+
+    def give(self, orders: list[AddSequence]) -> None:
+        """Keep what asks the engine for this request, until the first token."""
+        self._orders = orders
+
+    def take_orders(self) -> list[AddSequence]:
+        """Return the orders that are still wanted, for the next engine; there is no third time."""
+        self._may_hold = False
+        return [order for order in self._orders if order.seq_id in self._open]
 
     def end(self, choice: int) -> None:
         """Abort sequence number `choice`; one that has ended is left alone."""
@@ -110,12 +132,14 @@ class OutputStream:
 
     def put_prompt_logprobs(self, seq_id: int, logprobs: Sequence[TokenLogprobs]) -> None:
         """Take the next ones of a prompt from the engine."""
+        self._touch()
         self._prompt_logprobs[self._choice[seq_id]] += logprobs
 
     def put(
         self, seq_id: int, token_id: int, finish: int, num_cached: int, logprobs: TokenLogprobs | None = None
     ) -> bool:
         """Take a token from the engine; return whether its sequence goes on."""
+        self._touch()
         if finish:
             self._open.discard(seq_id)
         self._events.append(TokenEvent(self._choice[seq_id], token_id, finish, num_cached, logprobs))
@@ -133,14 +157,28 @@ class OutputStream:
             self._error = error
         self._wakeup.set()
 
+    def _touch(self) -> None:
+        self._may_hold = False
+        self._orders = []
+
     def _expire(self) -> None:
         self.fail(DeadlineExceeded("the request was not finished within admission.request_timeout_s"))
+
+
+def _nothing() -> None:
+    pass
 
 
 class EngineClient:
     """Owns the data link and knows which request each sequence id belongs to."""
 
-    def __init__(self, adapters: Sequence[str] = (), adapter_timeout_s: float = 600.0) -> None:
+    def __init__(
+        self, adapters: Sequence[str] = (), adapter_timeout_s: float = 600.0, restart_wait_s: float = 0.0
+    ) -> None:
+        self._restart_wait_s = restart_wait_s
+        # Requests without a token whose engine is gone, in the order they came, each with the timer that ends its wait.
+        self._held: dict[OutputStream, asyncio.TimerHandle] = {}
+        self.on_attached: Callable[[], None] = _nothing
         self.adapters = AdapterClient(self._send_order, adapters, adapter_timeout_s)
         self._channel: AsyncChannel[DataMessage] | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -199,13 +237,16 @@ class EngineClient:
         seq_ids = [next(self._next_id) for _ in sequences]
         stream = OutputStream(self, seq_ids, deadline)
         try:
-            for seq_id, new in zip(seq_ids, sequences, strict=True):
-                self._streams[seq_id] = stream
-                channel.send(
-                    AddSequence(
-                        seq_id, new.prompt_token_ids, new.params, request_id, deadline, priority, adapter=new.adapter
-                    )
+            orders = [
+                AddSequence(
+                    seq_id, new.prompt_token_ids, new.params, request_id, deadline, priority, adapter=new.adapter
                 )
+                for seq_id, new in zip(seq_ids, sequences, strict=True)
+            ]
+            stream.give(orders)
+            for order in orders:
+                self._streams[order.seq_id] = stream
+                channel.send(order)
         except PeerClosed as error:
             for seq_id in seq_ids:
                 self._streams.pop(seq_id, None)
@@ -217,17 +258,47 @@ class EngineClient:
         """Have the engine forget `seq_ids` and drop what may still come for them."""
         for seq_id in seq_ids:
             self._streams.pop(seq_id, None)
+        for stream in [held for held in self._held if not held.is_wanted]:
+            self._held.pop(stream).cancel()
         if self._channel is not None:
             with contextlib.suppress(PeerClosed):
                 self._channel.send(AbortSequences(list(seq_ids)))
 
+    def resume(self) -> None:
+        """Give the engine, which serves now, what was held for it."""
+        held, self._held = self._held, {}
+        for stream, timer in held.items():
+            timer.cancel()
+            orders = stream.take_orders()
+            try:
+                for order in orders:
+                    self._streams[order.seq_id] = stream
+                    self._send_order(order)
+            except EngineRestarting as error:
+                for order in orders:
+                    self._streams.pop(order.seq_id, None)
+                stream.fail(error, ended_ids=[order.seq_id for order in orders])
+        if held:
+            _log.info("api.requests_resumed", requests=len(held))
+
+    def give_up(self, reason: str) -> None:
+        """End what is held: no engine will come."""
+        for stream in list(self._held):
+            self._fail_held(stream, reason)
+
     def fail_all(self, error: AscenddError) -> None:
         """End every open request with `error` and abort its sequences."""
-        for stream in set(self._streams.values()):
+        for stream in {*self._streams.values(), *self._held}:
             stream.fail(error)
             stream.close()
 
-    def _send_order(self, order: Order) -> None:
+    def _fail_held(self, stream: OutputStream, reason: str) -> None:
+        timer = self._held.pop(stream, None)
+        if timer is not None:
+            timer.cancel()
+            stream.fail(EngineRestarting(reason), ended_ids=[order.seq_id for order in stream.take_orders()])
+
+    def _send_order(self, order: Order | AddSequence) -> None:
         if self._channel is None:
             raise EngineRestarting("the engine is not connected")
         try:
@@ -263,6 +334,7 @@ class EngineClient:
             self.adapters.attached(message.adapters)
             self.hello = message
             self._attached.set()
+            self.on_attached()
             _log.info("api.engine_attached", max_model_len=message.max_model_len, max_num_seqs=message.max_num_seqs)
         elif isinstance(message, AdapterResult):
             self.adapters.take(message)
@@ -288,6 +360,14 @@ class EngineClient:
         self._attached.clear()
         self.adapters.lost(reason)
         streams, self._streams = self._streams, {}
-        for stream in set(streams.values()):
-            error = EngineRestarting(f"{reason} before this request was finished; it is being restarted")
+        loop = asyncio.get_running_loop()
+        num_held = len(self._held)
+        for stream in dict.fromkeys(streams.values()):
+            if self._restart_wait_s and stream.is_untouched:
+                text = f"the engine was not back within admission.restart_wait_s ({self._restart_wait_s:g} s)"
+                self._held[stream] = loop.call_later(self._restart_wait_s, self._fail_held, stream, text)
+                continue
+            error = EngineRestarting(f"{reason} before this request was finished; it is being restarted; retry")
             stream.fail(error, ended_ids=streams.keys())
+        if len(self._held) > num_held:
+            _log.info("api.requests_held", requests=len(self._held), wait_s=self._restart_wait_s)

@@ -68,7 +68,7 @@ class ApiProcess:
 
     def _obey(self, message: ControlMessage) -> None:
         if isinstance(message, EngineState):
-            self._service.admission.engine_state = message
+            self._service.admission.set_state(message)
         elif isinstance(message, AttachPeer):
             sock = socket.socket(fileno=self._control.take_fd())
             if message.peer is Role.ENGINE:
@@ -79,7 +79,7 @@ class ApiProcess:
         elif isinstance(message, RunSelfTest):
             self._spawn(self._self_test(message.episode), "self-test")
         elif isinstance(message, Drain):
-            self._service.admission.is_draining = True
+            self._service.admission.drain()
             self._spawn(self._drain(message.deadline_s), "drain")
         else:
             _log.error("api.unexpected_message", kind=type(message).__name__)

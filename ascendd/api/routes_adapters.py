@@ -19,7 +19,7 @@ async def load_adapter(request: web.Request) -> web.Response:
     Raises ActionForbidden unless the folder lies below model.adapter_root, AdapterInvalid for a bad adapter.
     """
     service = request.app[SERVICE]
-    service.admit(request)
+    await service.admit(request)
     body = convert(decode_object(await service.read_body(request)), LoadAdapterRequest)
     name = _required(body.lora_name, "lora_name")
     written = _required(body.lora_path, "lora_path")
@@ -37,7 +37,7 @@ async def load_adapter(request: web.Request) -> web.Response:
 async def unload_adapter(request: web.Request) -> web.Response:
     """Take the adapter `lora_name` out; requests in work run to their end. Raises ModelUnknown."""
     service = request.app[SERVICE]
-    service.admit(request)
+    await service.admit(request)
     body = convert(decode_object(await service.read_body(request)), UnloadAdapterRequest)
     name = _required(body.lora_name, "lora_name")
     if name not in service.adapters.names:

@@ -17,7 +17,7 @@ from ascendd.errors import InvalidRequest
 async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     """Answer a conversation; without a limit the answer may fill the context."""
     service = request.app[SERVICE]
-    bounds = service.admit(request)
+    bounds = await service.admit(request)
     raw = decode_object(await service.read_body(request))
     body = convert(raw, ChatRequest)
     model = service.check_model(body.model)

@@ -20,7 +20,7 @@ DEFAULT_MAX_TOKENS = 16
 async def create_completion(request: web.Request) -> web.StreamResponse:
     """Continue one or more prompts; choices are numbered prompt x n + sample."""
     service = request.app[SERVICE]
-    bounds = service.admit(request)
+    bounds = await service.admit(request)
     raw = decode_object(await service.read_body(request))
     body = convert(raw, CompletionRequest)
     model = service.check_model(body.model)

@@ -64,9 +64,9 @@ class ApiService:
         self.template = template
         self.authenticator = authenticator
         names = [adapter.name for adapter in config.model.adapters]
-        self.engine = EngineClient(names, config.admission.request_timeout_s)
+        self.engine = EngineClient(names, config.admission.request_timeout_s, config.admission.restart_wait_s)
         self.adapters = self.engine.adapters
-        self.admission = Admission(self.engine, config.admission.max_queue)
+        self.admission = Admission(self.engine, config.admission.max_queue, config.admission.restart_wait_s)
         self.metrics = MetricStore(API_METRICS)
 
     @classmethod
@@ -80,10 +80,15 @@ class ApiService:
             _log.warning("api.no_chat", reason=template.problem)
         return cls(config, tokenizer, template, authenticator)
 
-    def admit(self, request: web.Request) -> EngineHello:
-        """Return the engine's bounds. Raises Draining or EngineRestarting; the self-test comes before readiness."""
-        if not record_of(request).is_self_test:
-            self.admission.check_ready()
+    async def admit(self, request: web.Request) -> EngineHello:
+        """
+        Return the engine's bounds, across a restart once it is back. The self-test comes before readiness.
+
+        Raises Draining, EngineRestarting or QueueFull.
+        """
+        record = record_of(request)
+        if not record.is_self_test:
+            await self.admission.wait_ready(record.received_at + self.config.admission.request_timeout_s)
         return self.engine.bounds()
 
     async def read_body(self, request: web.Request) -> bytes:

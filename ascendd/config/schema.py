@@ -127,6 +127,8 @@ class AdmissionSection(Section, frozen=True):
     # Requests that may wait for a place in the batch; more are answered 429.
     max_queue: Count = 256
     request_timeout_s: Timeout = 600.0
+    # How long a request without a token waits for an engine that is being restarted, then 503; 0 answers 503 at once.
+    restart_wait_s: Seconds = 30.0
 
 
 class HealthSection(Section, frozen=True):

@@ -122,11 +122,16 @@ class AttachPeer(Message, frozen=True, tag="attach_peer"):
 
 
 class EngineState(Message, frozen=True, tag="engine_state"):
-    """What the API answers on /readyz: `ready`, and a line for people: `loading 42 %`, `restarting in 8 s`."""
+    """
+    What the API answers on /readyz: `ready`, and a line for people: `loading 42 %`, `restarting in 8 s`.
+
+    `is_final`: the instance has failed or is stopping, so nothing is worth waiting for.
+    """
 
     ready: bool
     text: str
     retry_after_s: int = 5
+    is_final: bool = False
 
 
 class RunSelfTest(Message, frozen=True, tag="run_self_test"):

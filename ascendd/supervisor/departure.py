@@ -48,7 +48,9 @@ class Departure:
         self._cancel_starts()
         api.drain(time.monotonic())
         run.table.send(Role.API, msg.Drain(limit_s))
-        run.tell_api(EngineState(ready=False, text="draining", retry_after_s=status.DEFAULT_RETRY_AFTER_S))
+        run.tell_api(
+            EngineState(ready=False, text="draining", retry_after_s=status.DEFAULT_RETRY_AFTER_S, is_final=True)
+        )
         run.later(limit_s + run.timing.drain_margin_s, ev.DrainOver())
 
     def on_drained(self, num_aborted: int) -> None:
@@ -62,8 +64,8 @@ class Departure:
         run = self._run
         run.log.error("supervisor.failed", code=error.code, error=error.message, remedy=error.remedy)
         run.outcome = Outcome(exit_code_of(error), error)
-        text = f"failed: {error.message}"
-        run.tell_api(EngineState(ready=False, text=text, retry_after_s=status.MAX_RETRY_AFTER_S))
+        text = f"failed: {error.code} {error.message}"
+        run.tell_api(EngineState(ready=False, text=text, retry_after_s=status.MAX_RETRY_AFTER_S, is_final=True))
         run.notifier.status(f"failed: {error.code} {error.message}")
         self.stop_all()
 

@@ -242,8 +242,8 @@ def kill_engine() -> dict[str, Any]:
     os.kill(before["engine"], signal.SIGKILL)
     killed = time.monotonic()
     wait(lambda: not exists(before["engine"]), "end of the engine")
-    refusal = post()
-    statuses = {refusal.status}
+    first = post()
+    statuses = {first.status}
 
     def served() -> bool:
         statuses.add(post().status)
@@ -256,7 +256,7 @@ def kill_engine() -> dict[str, Any]:
     return {
         "stream_end": stream.answer.body[-400:],
         "stream_status": stream.answer.status,
-        "refusal": [refusal.status, refusal.retry_after],
+        "first": [first.status, first.retry_after],
         "statuses": sorted(statuses),
         "back_s": back_s,
         "same_supervisor": before["supervisor"] == after["supervisor"],

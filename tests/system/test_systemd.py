@@ -80,17 +80,16 @@ def test_the_service_is_confined(facts: dict[str, Any]) -> None:
     assert security["metrics"]
 
 
-def test_a_killed_engine_is_an_error_event_and_a_503(facts: dict[str, Any]) -> None:
-    """The open stream ends with an error event, new requests get 503 with Retry-After, never a refused connection."""
+def test_a_killed_engine_ends_its_stream_and_holds_new_requests(facts: dict[str, Any]) -> None:
+    """The open stream ends with an error event; a new request waits for the restart, or is refused with Retry-After."""
     killed = facts["kill_engine"]
     print(f"served again {killed['back_s']:.1f} s after the engine was killed")
 
     assert killed["stream_status"] == 200
     assert '"error":{' in killed["stream_end"]
     assert "[DONE]" not in killed["stream_end"]
-    assert killed["refusal"][0] == 503
-    assert killed["refusal"][1] >= 1
-    assert killed["statuses"] == [200, 503]
+    assert killed["statuses"] in ([200], [200, 503])
+    assert killed["first"][0] == 200 or killed["first"][1] >= 1
     assert killed["back_s"] < BACK_AFTER_ENGINE_S
 
 

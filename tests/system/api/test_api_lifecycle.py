@@ -126,9 +126,50 @@ def test_failure_inside_a_stream_is_an_event(api, script):
 @pytest.fixture(scope="module")
 def own_api(start_api, script):
     """A process whose engines this module kills."""
-    api = start_api(admission={"max_queue": 8})
+    api = start_api(admission={"max_queue": 8, "restart_wait_s": 0})
     api.attach_engine(lambda _: script(api.ids("hello ")))
     return api
+
+
+def test_requests_without_a_token_are_held_across_a_restart(start_api, script):
+    """One given to the dead engine and one that came meanwhile are both answered by the next one, once."""
+    api = start_api()
+    api.attach_engine(lambda _: script(api.ids("hello "), die_at=0))
+    with ThreadPoolExecutor(2) as pool:
+        given = pool.submit(api.complete, max_tokens=2)
+        deadline = time.monotonic() + 10
+        while "api.requests_held" not in api.log:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        api.send(EngineState(ready=False, text="restarting in 1 s", retry_after_s=1))
+        came = pool.submit(api.chat, max_tokens=2)
+        held = [given.done(), came.done()]
+        second = api.attach_engine(lambda _: script(api.ids("hello ")))
+        answers = [given.result(20), came.result(20)]
+
+    assert held == [False, False]
+    assert [answer.status for answer in answers] == [200, 200]
+    assert len(second.added) == 2
+    assert api.metric("ascendd_requests_total", ("length",)) == 2
+    assert "Traceback" not in api.log
+
+
+def test_nobody_is_held_for_longer_than_restart_wait_s(start_api, script):
+    """Both kinds of waiting end with a 503 and Retry-After that name what passed."""
+    api = start_api(admission={"restart_wait_s": 0.3})
+    api.attach_engine(lambda _: script(api.ids("hello "), die_at=0))
+    refused = api.complete(max_tokens=2)
+    api.send(EngineState(ready=False, text="restarting in 60 s", retry_after_s=60))
+    deadline = time.monotonic() + 10
+    while "restarting in 60 s" not in api.request("GET", "/readyz").body.decode():
+        assert time.monotonic() < deadline
+    came = api.complete(max_tokens=2)
+
+    assert (refused.status, came.status) == (503, 503)
+    assert "admission.restart_wait_s (0.3 s)" in refused.error["message"]
+    assert came.error["message"] == "restarting in 60 s"
+    assert int(refused.headers["retry-after"]) >= 1
+    assert came.headers["retry-after"] == "60"
 
 
 def test_b62_engine_death(own_api, script):

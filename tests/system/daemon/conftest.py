@@ -32,6 +32,7 @@ class Daemon:
     port: int = 0
     metrics_port: int = 0
     exit_status: int | None = field(default=None)
+    ready_s: float = 0.0
 
     @property
     def url(self) -> str:
@@ -118,11 +119,13 @@ def start_daemon(qwen2_folder: Path, tmp_path_factory: pytest.TempPathFactory) -
             "0",
             *flags,
         ]
+        started = time.monotonic()
         with log_path.open("wb") as log:
             daemon = Daemon(subprocess.Popen(command, stdout=log, stderr=log), log_path)
         running.append(daemon)
         wait_for(lambda: _find_ports(daemon), f"the ports of {' '.join(command)} in {log_path}", START_TIMEOUT_S)
         wait_for(lambda: daemon.status("/readyz") == 200, f"ready of {log_path}:\n{daemon.log()}", START_TIMEOUT_S)
+        daemon.ready_s = time.monotonic() - started
         return daemon
 
     yield start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -103,6 +104,28 @@ def test_an_order_that_nobody_answers_fails() -> None:
         return engine.client.names
 
     assert asyncio.run(scene()) == ("b",)
+
+
+def test_an_order_whose_client_left_leaves_no_error_behind() -> None:
+    """An engine that is lost after the client has gone fails no future that nobody awaits."""
+    told: list[str] = []
+
+    async def scene() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
+        engine = Engine()
+        engine.answers = None
+        waiting = asyncio.ensure_future(engine.client.load("a", "/a"))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        engine.client.lost("the engine ended")
+        del engine, waiting
+        gc.collect()
+        await asyncio.sleep(0)
+
+    asyncio.run(scene())
+
+    assert told == []
 
 
 def test_without_a_root_nothing_is_allowed() -> None:
