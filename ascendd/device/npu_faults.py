@@ -35,8 +35,8 @@ _TORCH_NPU = re.compile(r"\bERR\d{5}\b")
 _WRAPPERS = frozenset({"EE9999", "EZ9999", "E39999", "ERR00100", "ERR02200", "500000", "507899"})
 _OUT_OF_MEMORY = re.compile(r"NPU out of memory|out of memory\. Tried to allocate|preemptively rejected")
 _DEAD = re.compile(r"FORCE STOP|device .{0,20}(?:is lost|heartbeat)", re.IGNORECASE)
-# Few numbers say "cannot capture"; the others do so only while a capture goes on, which the caller knows.
-CAPTURE_CODES = frozenset({"107024", "107025", "107027", "107030", "107038", "207000", "207005", "207008", "207012"})
+# What says that this step, or any on this chip or CANN, cannot be captured; fewer graphs would not help.
+CAPTURE_CODES = frozenset({"107024", "107025", "107027", "107030", "107038", "207000", "ERR00007", "ERR00008"})
 
 _BY_ACTION: Mapping[str, type[AscenddError]] = {
     "free_memory": DeviceOutOfMemory,

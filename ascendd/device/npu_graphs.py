@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from ascendd.device.base import CapturedGraph
+from ascendd.device.npu_faults import CAPTURE_CODES, vendor_code_of
+from ascendd.errors import GraphCaptureFailed
 
 
 class NpuGraph:
@@ -41,9 +43,18 @@ class NpuGraphs:
         graph = self._npu.NPUGraph()
         if self._pool is None:
             self._pool = self._npu.graph_pool_handle()
-        with self._npu.graph(graph, pool=self._pool, auto_dispatch_capture=True):
-            result = work()
-        self._npu.synchronize(self._index)
+        try:
+            with self._npu.graph(graph, pool=self._pool, auto_dispatch_capture=True):
+                result = work()
+            self._npu.synchronize(self._index)
+        except RuntimeError as error:
+            # Leaving the capture may fail, too, and hides what went wrong inside.
+            for told in (error.__context__, error):
+                row = None if told is None else vendor_code_of(str(told))
+                if row is not None and row.code in CAPTURE_CODES:
+                    reason = f"{row.name} ({row.code}): {row.meaning} {str(told).strip().splitlines()[0][:200]}"
+                    raise GraphCaptureFailed(reason, remedy=row.remedy or None, cannot_capture=True) from error
+            raise
         self._graphs.append(graph)
         return NpuGraph(graph), result
 

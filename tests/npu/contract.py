@@ -1,7 +1,7 @@
 """
 Run with the real torch_npu: every call of the NPU kernels on `meta` tensors, checked and listed.
 
-    python contract.py OUT [OPERATOR.ARGUMENT]     write the calls to OUT as JSON; with a name, rename that argument
+    python contract.py OUT     write the calls to OUT as JSON, then make each again with one argument renamed
 
 torch_npu's own schemas refuse wrong names and wrong types of arguments, and its shape functions give the results'
 shapes. They pass most wrong shapes, dtypes and layouts in silence, so what the operators' documents ask for is asserted
@@ -129,13 +129,26 @@ def _attention(query, key, value, *, block_table, block_size, actual_seq_lengths
     assert block_table.shape[1] * block_size >= max(actual_seq_lengths_kv), "a table narrower than its longest sequence"
     assert len(actual_seq_lengths_kv) == block_table.shape[0]
     assert num_heads % rest["num_key_value_heads"] == 0
-    (_all_tokens if input_layout == "TND" else _latent_decode)(query, key, num_heads, block_size, block_table, rest)
+    forms = {"TND": _all_tokens, "BSH": _batch, "BNSD": _latent_decode}
+    forms[input_layout](query, key, num_heads, block_size, block_table, rest)
+
+
+def _batch(query, key, num_heads, block_size, block_table, rest):
+    assert query.dim() == 3
+    assert query.shape[0] == block_table.shape[0]
+    assert query.shape[2] % num_heads == 0
+    assert query.shape[2] // num_heads <= 512
+    assert query.shape[2] // num_heads % 16 == 0
+    assert key.shape[1:] == (block_size, rest["num_key_value_heads"] * query.shape[2] // num_heads)
+    assert query.shape[1] == 1 or query.shape[0] == 1, "prompts of different lengths in one batch"
+    assert rest["sparse_mode"] == (0 if query.shape[1] == 1 and rest["atten_mask"] is None else 3)
+    assert rest["sparse_mode"] == 0 or rest["atten_mask"].shape == (2048, 2048)
 
 
 def _all_tokens(query, key, num_heads, block_size, block_table, rest):
     ends = rest["actual_seq_lengths"]
     assert query.shape[1] == num_heads
-    assert query.shape[2] <= 512
+    assert query.shape[2] in (128, 192)
     assert key.shape[1:] == (block_size, rest["num_key_value_heads"] * query.shape[2])
     assert len(ends) == block_table.shape[0]
     assert ends == sorted(ends)
@@ -204,14 +217,15 @@ RULES: dict[str, Callable[..., None]] = {
 class Calls:
     """Stands between the kernels and each operator: holds a call to its rule, notes it, and makes it."""
 
-    def __init__(self, renamed: str | None) -> None:
+    def __init__(self) -> None:
         self.seen: dict[tuple[str, tuple[str, ...]], dict[str, Any]] = {}
         self.model = ""
+        # (operator, argument) that are passed under another name.
+        self.renamed = ("", "")
         for operator in RULES:
-            bad = renamed.split(".")[1] if renamed and renamed.split(".")[0] == operator else None
-            setattr(torch.ops.npu, operator, self._between(operator, getattr(torch.ops.npu, operator), bad))
+            setattr(torch.ops.npu, operator, self._between(operator, getattr(torch.ops.npu, operator)))
 
-    def _between(self, operator: str, packet: Any, bad: str | None) -> Callable[..., Any]:
+    def _between(self, operator: str, packet: Any) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             RULES[operator](*args, **kwargs)
             entry = self.seen.setdefault(
@@ -226,8 +240,8 @@ class Calls:
             )
             if self.model not in entry["models"]:
                 entry["models"].append(self.model)
-            if bad in kwargs:
-                kwargs[f"{bad}_"] = kwargs.pop(bad)
+            if operator == self.renamed[0] and self.renamed[1] in kwargs:
+                kwargs[f"{self.renamed[1]}_renamed"] = kwargs.pop(self.renamed[1])
             return packet(*args, **kwargs)
 
         return call
@@ -306,9 +320,24 @@ def forward(name: str, dtype: torch.dtype) -> None:
             part.sequence.status = SequenceStatus.FINISHED
 
 
-def main(out: Path, renamed: str | None) -> None:
+def unrefused(calls: Calls) -> list[str]:
+    """Pass each keyword under another name, one at a time; return those that torch_npu took all the same."""
+    taken = []
+    for entry in list(calls.seen.values()):
+        for keyword in entry["keywords"]:
+            calls.renamed = (entry["operator"], keyword)
+            try:
+                forward(entry["models"][0], torch.float16)
+            except RuntimeError as error:
+                if f"'{keyword}_renamed'" in str(error) or "failed to match any schema" in str(error):
+                    continue
+            taken.append(f"{entry['operator']}.{keyword}")
+    return taken
+
+
+def main(out: Path) -> None:
     """Write every call that the kernels make."""
-    calls = Calls(renamed)
+    calls = Calls()
     with torch.inference_mode():
         for dtype in (*HALF, torch.float32):
             for name in MODELS:
@@ -316,10 +345,12 @@ def main(out: Path, renamed: str | None) -> None:
                     continue  # the reference's loop over experts reads counts, which shapes do not have
                 calls.model = name
                 forward(name, dtype)
-    listed = sorted(calls.seen.values(), key=lambda entry: (entry["operator"], entry["keywords"]))
-    made_with = {"torch": torch.__version__.partition("+")[0], "torch_npu": torch_npu.__version__}
-    out.write_text(json.dumps({**made_with, "calls": listed}, indent=1) + "\n", encoding="utf-8")
+        listed = sorted(calls.seen.values(), key=lambda entry: (entry["operator"], entry["keywords"]))
+        made_with = {"torch": torch.__version__.partition("+")[0], "torch_npu": torch_npu.__version__}
+        text = json.dumps({**made_with, "calls": listed}, indent=1)
+        out.write_text(text + "\n", encoding="utf-8")
+        print("\n" + json.dumps({"unrefused": unrefused(calls)}))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None)
+    main(Path(sys.argv[1]))

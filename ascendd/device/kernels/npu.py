@@ -14,13 +14,13 @@ import torch
 
 from ascendd.device.base import AttentionContext, AttentionForm, KernelShapes, LatentUp, Linear
 from ascendd.device.kernels.block_major import BlockMajorReference
+from ascendd.device.kernels.npu_attention import attend_paged
 from ascendd.device.kernels.npu_experts import StackedExperts, grouped_experts
 from ascendd.device.kernels.npu_latents import SplitLatentCache, attend_split
 from ascendd.device.soc import FusedOp, takes_fused_latents
 
 # The fused attention takes a causal mask in compressed form: one triangle of this size serves every length.
 _MASK_SIZE = 2048
-_CAUSAL_BOTTOM_RIGHT = 3  # sparse_mode: the triangle is aligned with the last query and the last key
 _HALF_DTYPES = frozenset({"float16", "bfloat16"})
 
 
@@ -116,25 +116,8 @@ class NpuKernels(BlockMajorReference):
     ) -> torch.Tensor:
         if FusedOp.PAGED_ATTENTION not in self._fused:
             return super().paged_attention(query, key, value, cache, context, scale)
-        table = context.table
-        assert table is not None, "paged attention in one call needs a SequenceTable"
-        _, num_blocks, block_size, kv_heads, head_dim = cache.shape
-        out: torch.Tensor = torch.ops.npu.npu_fused_infer_attention_score(
-            query.contiguous(),
-            cache[0].view(num_blocks, block_size, kv_heads * head_dim),
-            cache[1].view(num_blocks, block_size, kv_heads * head_dim),
-            atten_mask=self._mask(query.device),
-            actual_seq_lengths=table.query_ends,
-            actual_seq_lengths_kv=table.kv_lengths,
-            block_table=table.block_table,
-            num_heads=query.shape[1],
-            num_key_value_heads=kv_heads,
-            scale=scale,
-            input_layout="TND",
-            sparse_mode=_CAUSAL_BOTTOM_RIGHT,
-            block_size=block_size,
-        )[0]
-        return out
+        assert context.table is not None, "the fused attention needs a SequenceTable"
+        return attend_paged(query, cache, context.table, scale, self._mask(query.device))
 
     def store_latent(self, cache: torch.Tensor, latent: torch.Tensor, slot_mapping: torch.Tensor) -> None:
         if FusedOp.LATENT_ATTENTION not in self._fused:

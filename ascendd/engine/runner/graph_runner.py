@@ -1,9 +1,9 @@
 """
 GraphRunner: decode steps captured once for a few batch sizes and replayed, so that the host launches one thing a step.
 
-A step of n rows runs in the smallest captured bucket of at least n. Its other rows are padding: one token that attends
-to itself in the null block, which no sequence owns. Everything a graph reads lies in tensors made once; the lengths,
-which operators take on the host, are handed to each replay.
+A step of n rows runs in the smallest captured bucket of at least n. Its other rows are padding: a token that attends to
+slot 0 of the null block, which no sequence owns, and is written there, each to a slot of its own. Everything a graph
+reads lies in tensors made once; the lengths, which operators take on the host, are handed to each replay.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ def fewer_buckets(buckets: Sequence[int], fault: AscenddError) -> list[int]:
     """
     Return the buckets to try after `fault`: the smaller half where memory ran out, every second where streams did.
 
-    Empty when there is nothing left to leave out.
+    Empty when there is nothing left to leave out, and where the fault says that nothing can be captured.
     """
+    if fault.facts.get("cannot_capture"):
+        return []
     if isinstance(fault, DeviceOutOfMemory):
         return list(buckets[: len(buckets) // 2])
     return list(buckets[1::2])
@@ -57,8 +59,9 @@ class GraphRunner:
     """
     Owns the inputs that all graphs share and the graphs of one rank.
 
-    `max_blocks` is the width of the block table: the blocks of the longest sequence. `is_latent` says that kernels want
-    the row of each sequence in the table (device.base.AttentionForm.DECODE_TABLE).
+    `max_blocks` is the width of the block table: the blocks of the longest sequence; `num_blocks` are those of the
+    cache, the null block included. `is_latent` says that kernels want the row of each sequence in the table
+    (device.base.AttentionForm.DECODE_TABLE).
     """
 
     def __init__(
@@ -70,6 +73,8 @@ class GraphRunner:
         classify: Callable[[BaseException], AscenddError | None],
         *,
         max_blocks: int,
+        block_size: int,
+        num_blocks: int,
         device: str,
         is_latent: bool,
     ) -> None:
@@ -79,6 +84,8 @@ class GraphRunner:
         self._backend = backend
         self._classify = classify
         self._max_blocks = max_blocks
+        self._block_size = block_size
+        self._num_slots = num_blocks * block_size
         self._device = device
         self._is_latent = is_latent
         self._buckets: dict[int, _Bucket] = {}
@@ -127,7 +134,8 @@ class GraphRunner:
         assert table is not None, "a decode step on such a device comes with a table"
         self._fill(self._token_ids, inputs.token_ids, size)
         self._fill(self._rotary_rows, inputs.rotary_rows, size)
-        self._fill(self._slot_mapping, inputs.attention.slot_mapping, size)
+        self._slot_mapping[:num_rows].copy_(inputs.attention.slot_mapping)
+        self._slot_mapping[num_rows:size].copy_(self._null_slots[: size - num_rows])
         self._block_table[:size].zero_()
         self._block_table[:num_rows, : table.block_table.shape[1]].copy_(table.block_table)
         lengths = table.kv_lengths + [1] * (size - num_rows)
@@ -141,6 +149,8 @@ class GraphRunner:
         for size in reversed(buckets):
             try:
                 self._buckets[size] = self._capture_one(size)
+            except GraphCaptureFailed as failed:
+                return failed
             except (RuntimeError, MemoryError) as error:
                 fault = self._classify(error) or self._classify(error.__context__ or error)
                 if isinstance(fault, (DeviceOutOfMemory, GraphCaptureFailed)):
@@ -170,10 +180,13 @@ class GraphRunner:
         def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
             return torch.zeros(shape, dtype=dtype, device=self._device)
 
-        # Zeros are padding: token 0 at position 0 in slot 0 of the null block.
-        self._token_ids, self._rotary_rows, self._slot_mapping = zeros(size), zeros(size), zeros(size)
+        # Zeros are padding: token 0 at position 0.
+        self._token_ids, self._rotary_rows = zeros(size), zeros(size)
         self._block_table = zeros(size, self._max_blocks, dtype=torch.int32)
         self._arange = torch.arange(size).to(self._device)
+        # The operator that writes the cache wants no slot twice. A graph is captured before anybody owns a block.
+        self._null_slots = self._arange % self._block_size
+        self._slot_mapping = self._arange % self._num_slots
 
     @staticmethod
     def _fill(static: torch.Tensor, rows: torch.Tensor, size: int) -> None:

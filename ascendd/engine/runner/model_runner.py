@@ -139,6 +139,8 @@ class ModelRunner:
             backend,
             self._device.classify_fault,
             max_blocks=-(-self._config.max_model_len // self._config.block_size),
+            block_size=self._config.block_size,
+            num_blocks=self._kv_spec.num_blocks,
             device=self._device.torch_device(),
             is_latent=self._kv_spec.is_latent,
         )

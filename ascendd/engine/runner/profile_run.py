@@ -15,8 +15,9 @@ def profile_steps(config: EngineConfig, max_tokens: int | None) -> list[Schedule
     """
     Return a prefill step of max_num_batched_tokens tokens and a decode step of max_num_seqs rows at full length.
 
-    `max_tokens` bounds the tokens of either step. All sequences use the same blocks 1, 2, ...: what is computed is of
-    no interest, so a scratch cache of one sequence's blocks is enough.
+    `max_tokens` bounds the tokens of either step. What is computed is of no interest, so the decodes share all blocks
+    but the last, and a scratch cache has little more than one sequence's; but no slot is written twice in a step, which
+    operators that write the cache refuse.
     """
     bound = max_tokens or config.max_num_batched_tokens
     longest = max(1, config.max_model_len - 1)
@@ -30,14 +31,14 @@ def profile_steps(config: EngineConfig, max_tokens: int | None) -> list[Schedule
         config.max_model_len, max(2, config.num_blocks * config.block_size // rows), bound * config.block_size
     )
     return [
-        SchedulerOutput(0, [_chunk(config, index, length, start=0) for index, length in enumerate(prefill)]),
-        SchedulerOutput(0, [_chunk(config, index, context, start=context - 1) for index in range(rows)]),
+        SchedulerOutput(0, _chunks(config, prefill, start=0)),
+        SchedulerOutput(0, _chunks(config, [context] * rows, start=context - 1)),
     ]
 
 
 def scratch_blocks(steps: list[SchedulerOutput]) -> int:
     """Return the blocks that a cache for `steps` needs, the null block included."""
-    return 1 + max(len(chunk.sequence.block_ids) for step in steps for chunk in step.chunks)
+    return 1 + max(max(chunk.sequence.block_ids) for step in steps for chunk in step.chunks)
 
 
 def finish(step: SchedulerOutput) -> None:
@@ -46,9 +47,19 @@ def finish(step: SchedulerOutput) -> None:
         chunk.sequence.status = SequenceStatus.FINISHED
 
 
-def _chunk(config: EngineConfig, index: int, length: int, start: int) -> ScheduledChunk:
+def _chunks(config: EngineConfig, lengths: list[int], start: int) -> list[ScheduledChunk]:
+    num_shared = start // config.block_size
+    chunks, first = [], 1 + num_shared
+    for index, length in enumerate(lengths):
+        last = first + -(-length // config.block_size) - num_shared
+        chunks.append(_chunk(index, length, start, [*range(1, 1 + num_shared), *range(first, last)]))
+        first = last
+    return chunks
+
+
+def _chunk(index: int, length: int, start: int, block_ids: list[int]) -> ScheduledChunk:
     sequence = Sequence(seq_id=-2 - index, token_ids=[0] * length, params=_PARAMS, seed=0)
     sequence.status = SequenceStatus.RUNNING
     sequence.num_computed_tokens = start
-    sequence.block_ids = list(range(1, 1 + -(-length // config.block_size)))
+    sequence.block_ids = block_ids
     return ScheduledChunk(sequence, start, length - start)

@@ -16,7 +16,7 @@ def test_the_steps_are_the_widest_there_can_be(make_engine_config) -> None:
     assert [chunk.num_tokens for chunk in prefill.chunks] == [512, 512, 176]
     assert [(chunk.start, chunk.num_tokens) for chunk in decode.chunks] == [(511, 1)] * 8
     assert all(chunk.samples for chunk in (*prefill.chunks, *decode.chunks))
-    assert scratch_blocks([prefill, decode]) == 1 + 32
+    assert scratch_blocks([prefill, decode]) == 1 + 32 + 32 + 11
 
 
 def test_a_device_may_bound_the_width(make_engine_config) -> None:
@@ -25,7 +25,21 @@ def test_a_device_may_bound_the_width(make_engine_config) -> None:
     steps = profile_steps(config, 16)
 
     assert [step.num_tokens for step in steps] == [16, 16]
-    assert scratch_blocks(steps) == 1 + 16
+    assert {len(chunk.sequence.block_ids) for chunk in steps[1].chunks} == {16}
+    assert scratch_blocks(steps) == 1 + 15 + 16
+
+
+def test_no_slot_is_written_twice_in_a_step(make_engine_config) -> None:
+    """Operators that write the cache refuse that; the decodes share all blocks but their last."""
+    config = make_engine_config(max_num_batched_tokens=1200, max_model_len=513, max_num_seqs=8, num_blocks=256)
+    for step in profile_steps(config, None):
+        slots = [
+            (chunk.sequence.block_ids[position // config.block_size], position % config.block_size)
+            for chunk in step.chunks
+            for position in range(chunk.start, chunk.start + chunk.num_tokens)
+        ]
+
+        assert len(slots) == len(set(slots))
 
 
 @pytest.mark.parametrize("max_model_len", [2, 3, 16, 17])
