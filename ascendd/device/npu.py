@@ -106,6 +106,7 @@ class NpuDevice(Device):
     def classify_fault(self, error: BaseException) -> AscenddError | None:
         return classify(error)
 
+    @torch.inference_mode()  # as steps run: operators have another path where gradients could be wanted
     def prove_kernels(self, shapes: KernelShapes) -> list[KernelVerdict]:
         self.kernels.choose(shapes)
         verdicts = prove(self.kernels, self.torch_device(), shapes, self._synchronize)

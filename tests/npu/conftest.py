@@ -9,12 +9,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+if TYPE_CHECKING:
+    from standin.machine import Machine
+
 HERE = Path(__file__).resolve().parent
-STANDIN = HERE.parent / "standin"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -24,23 +26,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def make_machine(tmp_path: Path) -> Callable[..., Any]:
-    """Make a machine of stand-in NPUs; arguments are those of tests/standin/machine.py. Skips where it cannot be built."""
-    if str(STANDIN) not in sys.path:
-        sys.path.insert(0, str(STANDIN))
-    import build
-    import machine
-
-    reason = build.missing()
-    if reason is not None:
-        pytest.skip(reason)
-    build.build()
+def make_machine(make_npu_machine: Callable[..., Machine], tmp_path: Path) -> Callable[..., Machine]:
+    """Make machines below this test's folder; arguments are those of tests/standin/machine.py."""
     made = 0
 
-    def make(**options: Any) -> Any:
+    def make(**options: Any) -> Machine:
         nonlocal made
         made += 1
-        return machine.Machine(tmp_path / f"machine-{made}", **options)
+        return make_npu_machine(tmp_path / f"machine-{made}", **options)
 
     return make
 
@@ -48,7 +41,7 @@ def make_machine(tmp_path: Path) -> Callable[..., Any]:
 class Program:
     """A program of this folder on a machine: one JSON object a line in, one a line out, among what libraries print."""
 
-    def __init__(self, machine: Any, name: str, log: Path) -> None:
+    def __init__(self, machine: Machine, name: str, log: Path) -> None:
         self._log = log
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
@@ -84,7 +77,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Program]]:
     """Start a program of this folder on a machine."""
     running: list[Program] = []
 
-    def begin(machine: Any, name: str) -> Program:
+    def begin(machine: Machine, name: str) -> Program:
         running.append(Program(machine, name, tmp_path / f"{name}-{len(running)}.log"))
         return running[-1]
 

@@ -1,0 +1,70 @@
+"""The kernels' proof at start, on a device whose numbers are wrong on demand."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from ascendd.device.base import KernelShapes
+
+DENSE = KernelShapes("float16", 256, 512, 4, 2, 64, 64, 1e-6, 128)
+# As many heads as the fused attention takes over latents, and a few experts.
+LATENT = KernelShapes("float16", 256, 512, 32, 32, 192, 64, 1e-6, 128, 512, 128, 128, 8, 2, 64)
+# Operator -> the kernels that go by it, as the proof names them.
+KERNELS = {
+    "npu_rms_norm": {"rms_norm"},
+    "npu_add_rms_norm": {"add_rms_norm"},
+    "npu_rotary_mul": {"rope", "rope_interleaved"},
+    "npu_swiglu": {"silu_and_mul", "experts"},
+    "npu_fused_infer_attention_score": {"paged_attention", "latent_attention"},
+    "npu_moe_init_routing_v2": {"experts"},
+    "npu_grouped_matmul": {"experts"},
+}
+ALL = {name for names in KERNELS.values() for name in names} | {"store_kv", "weight_format"}
+
+
+def prove(program: Any, dtype: str = "float16") -> dict[str, tuple[bool, str]]:
+    """Return kernel -> (passed in every model, the worst detail) over a dense model and one with latents and experts."""
+    found: dict[str, tuple[bool, str]] = {}
+    for shapes in (DENSE, LATENT):
+        for kernel, (passed, detail) in program.ask(
+            **dataclasses.asdict(dataclasses.replace(shapes, dtype=dtype))
+        ).items():
+            if passed is False or kernel not in found:
+                found[kernel] = (passed, detail)
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_every_kernel_proves_itself_on_a_device_that_is_right(make_machine, start, dtype) -> None:
+    """All of them pass; attention and experts have no fused form for float32."""
+    verdicts = prove(start(make_machine(), "prove.py"), dtype)
+    without = {"paged_attention", "latent_attention", "experts"} if dtype == "float32" else set()
+
+    assert {kernel: detail for kernel, (passed, detail) in verdicts.items() if not passed} == {}
+    assert set(verdicts) == ALL - without
+
+
+def test_an_operator_that_is_one_percent_off_is_found_and_named(make_machine, start) -> None:
+    """Each in turn; no other kernel is blamed for it, and all pass again once the device is right."""
+    machine = make_machine()
+    program = start(machine, "prove.py")
+    for operator, kernels in KERNELS.items():
+        machine.perturb(f"npu::{operator}", 1.01)
+        verdicts = prove(program)
+
+        assert {kernel for kernel, (passed, _) in verdicts.items() if not passed} == kernels, operator
+        assert all("deviation" in verdicts[kernel][1] for kernel in kernels)
+    machine.perturb(None)
+
+    assert all(passed for passed, _ in prove(program).values())
+
+
+def test_an_operator_that_the_chip_does_not_have_is_replaced(make_machine, start) -> None:
+    """A 310P has no fused attention and a 910A next to nothing: what is left passes, nothing else is asked for."""
+    small = {"rms_norm", "add_rms_norm", "rope", "rope_interleaved", "silu_and_mul", "weight_format"}
+
+    assert set(prove(start(make_machine(soc="Ascend310P3"), "prove.py"))) == small - {"rope_interleaved"}
+    assert set(prove(start(make_machine(soc="Ascend910A"), "prove.py"))) == {"rms_norm"}
