@@ -58,6 +58,8 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
             if output is not None:
                 for seq_id, token_id in zip(output.seq_ids, output.token_ids, strict=True):
                     tokens[seq_id].append(token_id)
+            for lost in core.take_failed():
+                return {"fault": {"code": lost.fault.code, "message": lost.fault.message, "facts": {}}, "step": step}
             core.check_integrity()
     except (AscenddError, RuntimeError, MemoryError) as error:
         # As engine.main does for a step, and run_role for a start.

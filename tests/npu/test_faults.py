@@ -11,11 +11,9 @@ ALLOCATE = "aclrtMallocAlign32"
 FOR_EVER = 0xFFFFFFFF
 
 
-def ask(program: Any, folder: Any) -> dict[str, Any]:
-    answer: dict[str, Any] = program.ask(
-        folder=str(folder), device="npu", dtype="float32", prompts=[[1, 2, 3]], max_tokens=6,
-        engine={"kv_cache_memory": "8MiB"},
-    )  # fmt: skip
+def ask(program: Any, folder: Any, **request: Any) -> dict[str, Any]:
+    wanted = {"device": "npu", "dtype": "float32", "prompts": [[1, 2, 3]], "max_tokens": 6, **request}
+    answer: dict[str, Any] = program.ask(folder=str(folder), **wanted)
     return answer
 
 
@@ -75,21 +73,34 @@ def test_a_device_that_dies_is_lost(make_machine, start, qwen2_folder) -> None:
 
 
 @pytest.mark.slow
-def test_real_memory_shortage_is_told_wherever_it_comes(make_machine, start, qwen2_folder) -> None:
-    """Each allocation of a run fails in turn: torch_npu's own allocator says so, and the process goes on after each."""
+def test_real_memory_shortage_is_told_or_survived_wherever_it_comes(make_machine, start, qwen2_folder) -> None:
+    """
+    From each allocation of a run on nothing more is to be had: torch_npu's own allocator says so.
+
+    A start ends with ASD-D03. In a step the request alone is refused, or the engine gets by with what it has and the
+    tokens are the same. A process goes on after each. The prompt takes four steps, each with more to attend to than the one before.
+    """
     machine = make_machine()
     program = start(machine, "run_engine.py")
-    assert "tokens" in ask(program, qwen2_folder)
+    long = {"prompts": [[1 + index % 200 for index in range(2000)]], "engine": {"max_num_batched_tokens": 512}}
+    expected = ask(program, qwen2_folder, **long)["tokens"]
     calls = machine.watch(ALLOCATE)
-    assert "tokens" in ask(program, qwen2_folder)
-    steps = set()
+    assert ask(program, qwen2_folder, **long)["tokens"] == expected
+    moments = set()
     for nth in range(1, int(calls.calls) + 1):
         rule = machine.fault(ALLOCATE, 207001, call=nth, times=FOR_EVER)
-        answer = ask(program, qwen2_folder)
+        answer = ask(program, qwen2_folder, **long)
         rule.times = 0
+        if "fault" not in answer:
+            assert answer["tokens"] == expected
+            continue
+        moments.add(answer["step"])
 
-        assert answer["fault"]["code"] == "ASD-D03", f"allocation {nth}: {answer}"
+        # In a step: the request is refused for being too large, by a code of its own.
+        assert answer["fault"]["code"] == ("ASD-D03" if answer["step"] < 0 else "ASD-R16"), (
+            f"allocation {nth}: {answer}"
+        )
         assert "NPU out of memory" in answer["fault"]["message"]
-        steps.add(answer["step"])
-    assert len(steps) > 1, "memory ran out at the same moment each time"
-    assert "tokens" in ask(program, qwen2_folder)
+    assert -1 in moments
+    assert len(moments) > 1, "memory never ran out in a step"
+    assert ask(program, qwen2_folder, **long)["tokens"] == expected

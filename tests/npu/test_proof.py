@@ -17,7 +17,7 @@ KERNELS = {
     "npu_rms_norm": {"rms_norm"},
     "npu_add_rms_norm": {"add_rms_norm"},
     "npu_rotary_mul": {"rope", "rope_interleaved"},
-    "npu_swiglu": {"silu_and_mul", "experts"},
+    "npu_swiglu": {"silu_and_mul"},  # given up before the experts are proven, which then go without it
     "npu_fused_infer_attention_score": {"paged_attention", "latent_attention"},
     "npu_moe_init_routing_v2": {"experts"},
     "npu_grouped_matmul": {"experts"},
@@ -60,11 +60,3 @@ def test_an_operator_that_is_one_percent_off_is_found_and_named(make_machine, st
     machine.perturb(None)
 
     assert all(passed for passed, _ in prove(program).values())
-
-
-def test_an_operator_that_the_chip_does_not_have_is_replaced(make_machine, start) -> None:
-    """A 310P has no fused attention and a 910A next to nothing: what is left passes, nothing else is asked for."""
-    small = {"rms_norm", "add_rms_norm", "rope", "rope_interleaved", "silu_and_mul", "weight_format"}
-
-    assert set(prove(start(make_machine(soc="Ascend310P3"), "prove.py"))) == small - {"rope_interleaved"}
-    assert set(prove(start(make_machine(soc="Ascend910A"), "prove.py"))) == {"rms_norm"}
