@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ascendd.errors import AuthenticationFailed, ConfigError, PermissionMissing
+from ascendd.config.key_file import read_keys
+from ascendd.errors import AuthenticationFailed
 from ascendd.telemetry.log import get_logger
 
 # Open on purpose: probes of orchestrators carry no keys, and these answers carry no names.
@@ -22,37 +23,12 @@ OPEN_PATHS = frozenset({"/livez", "/readyz", "/health"})
 
 
 def read_key_file(path: Path) -> list[str]:
-    """
-    Return the keys of `path` in their order.
-
-    Raises ConfigError for a file that is missing or holds no key, PermissionMissing for one that cannot be read.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-        mode = path.stat().st_mode
-    except FileNotFoundError:
-        raise ConfigError(
-            f"listen.api_key_file: {path} does not exist",
-            remedy="Create it with mode 0600, one key a line, or remove listen.api_key_file to serve without keys.",
-            path=str(path),
-        ) from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"listen.api_key_file: {path} is not UTF-8 text", path=str(path)) from None
-    except OSError as error:
-        raise PermissionMissing(
-            f"listen.api_key_file: {path} cannot be read: {error.strerror}", path=str(path)
-        ) from error
-    if mode & (stat.S_IRWXO):
+    """Return the keys of `path` (config.key_file.read_keys); others who may open it are told of in the log."""
+    keys = read_keys(path)
+    mode = path.stat().st_mode
+    if mode & stat.S_IRWXO:
         get_logger("api").warning(
             "api.key_file_exposed", path=str(path), mode=f"{stat.S_IMODE(mode):04o}", remedy=f"chmod 0600 {path}"
-        )
-    lines = (line.split("#", 1)[0].strip() for line in text.splitlines())
-    keys = [line for line in lines if line]
-    if not keys:
-        raise ConfigError(
-            f"listen.api_key_file: {path} holds no key",
-            remedy="Write one key a line, or remove listen.api_key_file to serve without keys.",
-            path=str(path),
         )
     return keys
 

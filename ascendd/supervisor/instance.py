@@ -17,6 +17,7 @@ from ascendd.config.schema import InstanceConfig
 from ascendd.errors import AscenddError
 from ascendd.host.systemd import Notifier, listen_fds, watchdog_interval_s
 from ascendd.ipc.messages import Role
+from ascendd.supervisor.inputs import check_inputs
 from ascendd.supervisor.log_pipe import LogPipe
 from ascendd.supervisor.phase import Outcome
 from ascendd.supervisor.sockets import address_of, open_listener
@@ -36,8 +37,8 @@ def run_instance(
     """
     Run one instance until it is told to end or fails.
 
-    `specs` replaces what the children are started with, `gate` the preflight checks. Raises PreflightFailed, ModelError
-    or HostError before anything was started; a failure after that is in the Outcome.
+    `specs` replaces what the children are started with, `gate` the preflight checks. Raises PreflightFailed,
+    ConfigError, ModelError or HostError before anything was started; a failure after that is in the Outcome.
     """
     faulthandler.enable()  # a missed watchdog is a SIGABRT, and this writes where the loop was stuck
     notifier = Notifier()
@@ -71,6 +72,7 @@ def _run(
     kind = device_kind(config)
     notifier.status("preflight")
     read_model_facts(Path(config.model.path))
+    check_inputs(config)
     gate(config)
     if config.log.file is not None:
         check_log_file(Path(config.log.file))
