@@ -36,7 +36,7 @@ class AdapterClient:
     async def load(self, name: str, path: str) -> None:
         """Have the engine load the folder `path` as `name`. Raises what the engine says of it, or DeadlineExceeded."""
         if name in self.names:
-            raise AdapterInvalid(f"an adapter named `{name}` is loaded already", remedy="Unload it first.")
+            raise AdapterInvalid(f"an adapter named `{name}` is loaded already", remedy="Unload it first.", name=name)
         await self._ask(LoadAdapter(next(self._tickets), name, path))
 
     async def unload(self, name: str) -> None:

@@ -33,7 +33,8 @@ def as_request_error(error: BaseException) -> RequestError:
     if isinstance(error, RequestError):
         return error
     if isinstance(error, AdapterInvalid):
-        return InvalidRequest(error.message, param="lora_path", openai_code=error.code)
+        param = "lora_name" if "name" in error.facts else "lora_path"
+        return InvalidRequest(error.message, param=param, openai_code=error.code)
     if isinstance(error, web.HTTPException):
         return _from_http(error)
     if isinstance(error, IpcError) or (isinstance(error, AscenddError) and error.retryable):
@@ -88,6 +89,8 @@ def _from_http(error: web.HTTPException) -> RequestError:
         return MethodNotAllowed(f"{error.method} is not allowed here; allowed: {allowed}", allow=allowed)
     if isinstance(error, web.HTTPRequestEntityTooLarge):
         return BodyTooLarge("the body is longer than listen.max_body_bytes")
+    if isinstance(error, web.HTTPExpectationFailed):
+        return InvalidRequest("the header `Expect` must be `100-continue` or absent", param="Expect")
     if error.status < 500:
         return InvalidRequest(f"the request was refused: {error.reason}")
     return InternalError("the server failed this request; its log has the reason under the request id")

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
-
-from ascendd.errors import InvalidRequest
-
-T = TypeVar("T", bound=msgspec.Struct)
 
 
 class StreamOptions(msgspec.Struct):
@@ -92,6 +87,37 @@ class UnloadAdapterRequest(msgspec.Struct):
     """Body of POST /v1/unload_lora_adapter."""
 
     lora_name: str | None = None
+
+
+class TokenizeRequest(msgspec.Struct, kw_only=True):
+    """Body of POST /tokenize, where it is not that of a chat."""
+
+    model: str | None = None
+    prompt: str | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class TokenizeAnswer(msgspec.Struct):
+    """Token ids of a text, and the text of each where that was asked for."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class DetokenizeRequest(msgspec.Struct, kw_only=True):
+    """Body of POST /detokenize."""
+
+    model: str | None = None
+    tokens: list[int] | None = None
+
+
+class DetokenizeAnswer(msgspec.Struct):
+    """The text of token ids."""
+
+    prompt: str
 
 
 class PromptTokensDetails(msgspec.Struct):
@@ -232,35 +258,3 @@ class ModelList(msgspec.Struct):
 
     data: list[ModelCard]
     object: str = "list"
-
-
-_VALIDATION_PATH = re.compile(r"^(?P<reason>.*?)(?: - at `\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
-
-
-def decode_object(body: bytes) -> dict[str, Any]:
-    """Return the JSON object in `body`. Raises InvalidRequest for anything else."""
-    try:
-        raw = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"the body is not JSON: {error}", openai_code="invalid_json") from None
-    if not isinstance(raw, dict):
-        raise InvalidRequest(f"the body must be a JSON object, not {_json_name(raw)}", openai_code="invalid_json")
-    return raw
-
-
-def convert(raw: dict[str, Any], kind: type[T]) -> T:
-    """Return `raw` as a `kind`; unknown fields are left out. Raises InvalidRequest that names the field."""
-    try:
-        return msgspec.convert(raw, kind)
-    except msgspec.ValidationError as error:
-        match = _VALIDATION_PATH.match(str(error))
-        path = (match["path"] if match else "") or ""
-        reason = match["reason"] if match else str(error)
-        param = path.replace("[...]", "") or None
-        where = f"`{param}`: " if param else ""
-        raise InvalidRequest(f"{where}{reason[:1].lower()}{reason[1:]}", param=param) from None
-
-
-def _json_name(value: Any) -> str:
-    names = {list: "an array", str: "a string", bool: "true or false", type(None): "null"}
-    return names.get(type(value), "a number")

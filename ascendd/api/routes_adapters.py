@@ -7,7 +7,8 @@ from pathlib import Path
 
 from aiohttp import web
 
-from ascendd.api.protocol import LoadAdapterRequest, UnloadAdapterRequest, convert, decode_object
+from ascendd.api.body import convert, decode_object
+from ascendd.api.protocol import LoadAdapterRequest, UnloadAdapterRequest
 from ascendd.api.service import SERVICE
 from ascendd.errors import ActionForbidden, AdapterInvalid, InvalidRequest, ModelUnknown
 
@@ -30,7 +31,7 @@ async def load_adapter(request: web.Request) -> web.Response:
         await service.adapters.load(name, path)
     except AdapterInvalid as error:
         # Told as the client wrote it: where the root lies is the operator's business.
-        raise AdapterInvalid(error.message.replace(path, written), remedy=error.remedy) from error
+        raise AdapterInvalid(error.message.replace(path, written), remedy=error.remedy, **error.facts) from error
     return web.json_response({"message": f"the adapter `{name}` is loaded"})
 
 

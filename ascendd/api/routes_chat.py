@@ -5,11 +5,12 @@ from __future__ import annotations
 from aiohttp import web
 
 from ascendd.api.answers import ChatForm
+from ascendd.api.body import convert, decode_object
 from ascendd.api.logit_fields import read_logprobs
 from ascendd.api.logprobs import LogprobReport
 from ascendd.api.parameters import read_spec, refuse_unsupported
 from ascendd.api.prompts import chat_prompt
-from ascendd.api.protocol import ChatRequest, convert, decode_object
+from ascendd.api.protocol import ChatRequest
 from ascendd.api.service import SERVICE
 from ascendd.errors import InvalidRequest
 
@@ -22,6 +23,7 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     body = convert(raw, ChatRequest)
     model = service.check_model(body.model)
     refuse_unsupported(raw)
+    service.check_fields(raw, ChatRequest)
     if raw.get("echo"):
         raise InvalidRequest("`echo` is for /v1/completions; leave it out", param="echo")
     if body.top_logprobs and not body.logprobs:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from aiohttp import web
 
 from ascendd.api.answers import CompletionForm
+from ascendd.api.body import convert, decode_object
 from ascendd.api.logit_fields import read_logprobs
 from ascendd.api.logprobs import LogprobReport
 from ascendd.api.parameters import read_spec, refuse_unsupported
 from ascendd.api.prompts import completion_prompts, read_prompts
-from ascendd.api.protocol import CompletionRequest, convert, decode_object
+from ascendd.api.protocol import CompletionRequest
 from ascendd.api.service import SERVICE
 from ascendd.errors import InvalidRequest
 
@@ -25,6 +26,7 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     body = convert(raw, CompletionRequest)
     model = service.check_model(body.model)
     refuse_unsupported(raw)
+    service.check_fields(raw, CompletionRequest)
     if raw.get("top_logprobs"):
         raise InvalidRequest(
             "`top_logprobs` is for /v1/chat/completions; here `logprobs` is the number", param="top_logprobs"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 
 from aiohttp import hdrs, web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from ascendd.api.middleware import observe
 from ascendd.api.routes_adapters import load_adapter, unload_adapter
@@ -14,7 +12,9 @@ from ascendd.api.routes_chat import create_chat_completion
 from ascendd.api.routes_completions import create_completion
 from ascendd.api.routes_models import list_models, show_model
 from ascendd.api.routes_ops import livez, readyz
+from ascendd.api.routes_tokens import detokenize, refuse_embeddings, tokenize
 from ascendd.api.service import SERVICE, ApiService
+from ascendd.api.wire import JsonRunner
 
 _BACKLOG = 1024
 # Shutdown comes after the drain, so nothing worth waiting for is left.
@@ -30,6 +30,9 @@ def build_app(service: ApiService) -> web.Application:
     app.router.add_post("/v1/completions", create_completion)
     app.router.add_post("/v1/load_lora_adapter", load_adapter)
     app.router.add_post("/v1/unload_lora_adapter", unload_adapter)
+    app.router.add_post("/v1/embeddings", refuse_embeddings)
+    app.router.add_post("/tokenize", tokenize)
+    app.router.add_post("/detokenize", detokenize)
     app.router.add_get("/v1/models", list_models)
     app.router.add_get("/v1/models/{model:.+}", show_model)
     app.router.add_get("/livez", livez)
@@ -49,25 +52,15 @@ class Server:
     def __init__(self, service: ApiService, listener: socket.socket) -> None:
         self._listener = listener
         # A client that goes away cancels its handler, and leaving the handler aborts its sequences.
-        self._runner = web.AppRunner(
+        self._runner = JsonRunner(
             build_app(service), handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN_TIMEOUT_S
         )
 
     async def start(self) -> None:
         """Accept connections."""
-        logging.getLogger("aiohttp.server").addFilter(_shorten_bad_requests)
         await self._runner.setup()
         await web.SockSite(self._runner, self._listener, backlog=_BACKLOG).start()
 
     async def stop(self) -> None:
         """Stop accepting, cut what is left and return."""
         await self._runner.cleanup()
-
-
-def _shorten_bad_requests(record: logging.LogRecord) -> bool:
-    """Make one plain line of what a port scanner or a TLS client sends; its traceback would only tell of aiohttp."""
-    error = record.exc_info[1] if record.exc_info else None
-    if isinstance(error, HttpProcessingError):
-        record.msg, record.args, record.exc_info = f"api.not_http: {error.message}"[:200], (), None
-        record.levelno, record.levelname = logging.INFO, "INFO"
-    return True

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import ContentEncodingError, TransferEncodingError
 
 from ascendd.api.admission import Admission
 from ascendd.api.answers import AnswerForm
 from ascendd.api.auth import Authenticator
+from ascendd.api.body import refuse_unknown
 from ascendd.api.chat_template import ChatTemplate
 from ascendd.api.engine_client import EngineClient
 from ascendd.api.errors import as_request_error, error_json
 from ascendd.api.generation import Generation
-from ascendd.api.parameters import GenerationSpec
+from ascendd.api.parameters import UNSUPPORTED, GenerationSpec
 from ascendd.api.prompts import Prompt
 from ascendd.api.sse import EventStream
 from ascendd.api.tokenizer import ModelTokenizer
@@ -29,6 +33,9 @@ from ascendd.telemetry.log import get_logger
 from ascendd.telemetry.metrics import API_METRICS, MetricStore
 
 _log = get_logger("api")
+_CODINGS = frozenset({"identity", "gzip", "deflate"})
+# Fields that change nothing by their nature: labels for whoever reads records.
+_LABELS = frozenset({"strict", "user", "metadata", "safety_identifier", "store", *UNSUPPORTED})
 _encode = msgspec.json.Encoder().encode
 
 
@@ -93,6 +100,12 @@ class ApiService:
 
     async def read_body(self, request: web.Request) -> bytes:
         """Return the body. Raises BodyTooLarge, or DeadlineExceeded for a client that does not send it."""
+        coding = request.headers.get("Content-Encoding", "identity").strip().lower()
+        if coding not in _CODINGS:
+            raise InvalidRequest(
+                f"the content coding `{coding[:32]}` is not taken; send one of {', '.join(sorted(_CODINGS))}",
+                param="Content-Encoding",
+            )
         if (request.content_length or 0) > self.max_body_bytes:
             raise BodyTooLarge(
                 f"the body has {request.content_length} bytes; listen.max_body_bytes is {self.max_body_bytes}",
@@ -105,8 +118,18 @@ class ApiService:
             if not done:
                 raise DeadlineExceeded("the body was not received within admission.request_timeout_s")
             return reading.result()
+        except (web.RequestPayloadError, ContentEncodingError, TransferEncodingError) as error:
+            raise InvalidRequest(
+                f"the body could not be read: it is cut short, or it is not in the content coding `{coding}` it claims",
+                openai_code="invalid_body",
+            ) from error
         finally:
             reading.cancel()
+
+    def check_fields(self, raw: Mapping[str, Any], *kinds: type[msgspec.Struct]) -> None:
+        """Raise InvalidRequest for fields that nobody knows, where listen.strict or `strict` of the request is true."""
+        if self.config.listen.strict or raw.get("strict") is True:
+            refuse_unknown(raw, *kinds, also=_LABELS)
 
     def check_model(self, name: str | None) -> str:
         """Return `name`. Raises ModelUnknown unless it is the model or an adapter; no other ever answers for it."""

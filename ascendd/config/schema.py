@@ -48,6 +48,8 @@ class ListenSection(Section, frozen=True):
     # One key a line; `#` starts a comment. Without it every client on the address is served.
     api_key_file: str | None = None
     max_body_bytes: Bytes = "8MiB"
+    # Whether fields of a request that nobody knows are refused instead of ignored.
+    strict: bool = False
 
 
 class MetricsSection(Section, frozen=True):

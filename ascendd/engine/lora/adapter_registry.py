@@ -37,7 +37,8 @@ class AdapterRegistry:
         """Load the adapter in folder `path` under `name`. Raises AdapterInvalid or QueueFull, leaving all as it was."""
         if not 1 <= len(name) <= _MAX_NAME_CHARS or not name.isprintable() or name != name.strip():
             raise AdapterInvalid(
-                f"adapter name {name[:_MAX_NAME_CHARS]!r}: must be 1 to {_MAX_NAME_CHARS} printable characters"
+                f"adapter name {name[:_MAX_NAME_CHARS]!r}: must be 1 to {_MAX_NAME_CHARS} printable characters",
+                name=name[:_MAX_NAME_CHARS],
             )
         if name == self._base_name:
             raise AdapterInvalid(f"adapter name `{name}` is the name of the model itself", name=name)

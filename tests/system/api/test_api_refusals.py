@@ -120,7 +120,6 @@ def test_b104_models(api):
     [
         ("GET", "/", 404, "unknown_url"),
         ("GET", "/metrics", 404, "unknown_url"),
-        ("POST", "/v1/embeddings", 404, "unknown_url"),
         ("GET", "/v1/completions", 405, "ASD-R07"),
         ("DELETE", "/v1/models", 405, "ASD-R07"),
     ],

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from ascendd.api.body import convert
 from ascendd.api.engine_client import MAX_QUEUED_TOKENS, EngineClient, NewSequence
 from ascendd.api.generation import Delta, Generation
 from ascendd.api.parameters import read_spec
 from ascendd.api.prompts import Prompt
-from ascendd.api.protocol import CompletionRequest, convert
+from ascendd.api.protocol import CompletionRequest
 from ascendd.api.tokenizer import ModelTokenizer
 from ascendd.errors import DeadlineExceeded, DeviceOutOfMemory, EngineRestarting, PeerClosed, RequestAborted
 from ascendd.ipc.channel import AsyncChannel, socket_pair

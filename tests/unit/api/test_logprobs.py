@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from ascendd.api.body import convert
 from ascendd.api.logit_fields import LogprobSpec
 from ascendd.api.logprobs import LEAST_LOGPROB, LogprobReport, TokenEntry, finite
 from ascendd.api.parameters import read_spec
 from ascendd.api.prompts import Prompt
-from ascendd.api.protocol import CompletionRequest, convert
+from ascendd.api.protocol import CompletionRequest
 from ascendd.api.sequence_text import SequenceText
 from ascendd.api.tokenizer import ModelTokenizer
 from ascendd.errors import InternalError

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from ascendd.api.body import convert, decode_object
 from ascendd.api.logit_fields import LogprobSpec, read_logprobs
 from ascendd.api.parameters import GenerationSpec, derived_seed, read_spec, refuse_unsupported
-from ascendd.api.protocol import ChatRequest, CompletionRequest, convert, decode_object
+from ascendd.api.protocol import ChatRequest, CompletionRequest
 from ascendd.errors import ContextLengthExceeded, InvalidRequest
 from ascendd.ipc.messages import EngineHello
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from ascendd.api.body import convert
 from ascendd.api.chat_template import ChatTemplate
 from ascendd.api.prompts import chat_prompt, completion_prompts, read_messages, read_prompts
-from ascendd.api.protocol import ChatRequest, CompletionRequest, convert
+from ascendd.api.protocol import ChatRequest, CompletionRequest
 from ascendd.api.tokenizer import INLINE_CHARS, ModelTokenizer
 from ascendd.errors import InvalidRequest
 
