@@ -149,7 +149,7 @@ def test_wrong_type_is_named(body: bytes, param: str) -> None:
 )
 def test_body_that_is_no_json_object_is_refused(body: bytes) -> None:
     """B76: what is not a JSON object is refused; NaN is not JSON, and deep nesting ends no process."""
-    with pytest.raises(InvalidRequest, match="not JSON|must be a JSON object|nested too deeply|is 1e999, which no number"):
+    with pytest.raises(InvalidRequest, match=r"not JSON|must be a JSON object|nested too deeply|is 1e999"):
         decode_object(body)
 
 
