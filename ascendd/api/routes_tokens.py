@@ -18,7 +18,7 @@ from ascendd.errors import InvalidRequest
 async def tokenize(request: web.Request) -> web.Response:
     """Answer with the token ids of `prompt`, or of `messages` in the chat template."""
     service = request.app[SERVICE]
-    bounds = service.admit(request)
+    bounds = await service.admit(request)
     raw = decode_object(await service.read_body(request))
     body = convert(raw, TokenizeRequest)
     service.check_fields(raw, TokenizeRequest, ChatRequest)
@@ -44,7 +44,7 @@ async def tokenize(request: web.Request) -> web.Response:
 async def detokenize(request: web.Request) -> web.Response:
     """Answer with the text of `tokens`, special ones included."""
     service = request.app[SERVICE]
-    bounds = service.admit(request)
+    bounds = await service.admit(request)
     raw = decode_object(await service.read_body(request))
     body = convert(raw, DetokenizeRequest)
     service.check_fields(raw, DetokenizeRequest)
