@@ -63,7 +63,7 @@ def read_memory(files: HostFiles, cgroup: Optional[str] = None) -> HostMemory:
 
 def _limits(files: HostFiles, cgroup: Optional[str]) -> Iterator[Tuple[str, int, int]]:
     """Yield (group, limit, bytes in use that cannot be dropped) for each group with a limit, innermost first."""
-    groups = _own_groups(files)
+    groups = own_groups(files)
     for base, names in (("/sys/fs/cgroup", ("memory.max", "memory.current")),
                         ("/sys/fs/cgroup/memory", ("memory.limit_in_bytes", "memory.usage_in_bytes"))):  # fmt: skip
         path = cgroup or groups.get("memory" if base.endswith("memory") else "", "/")
@@ -79,7 +79,7 @@ def _limits(files: HostFiles, cgroup: Optional[str]) -> Iterator[Tuple[str, int,
             path = path.rsplit("/", 1)[0] or "/"
 
 
-def _own_groups(files: HostFiles) -> Dict[str, str]:
+def own_groups(files: HostFiles) -> Dict[str, str]:
     """Return controller -> path of this process; the unified hierarchy is the empty controller."""
     groups = {}
     for line in (files.read_optional("/proc/self/cgroup") or "").splitlines():

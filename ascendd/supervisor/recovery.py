@@ -19,6 +19,7 @@ class Cause(enum.Enum):
     LEFT = "left"  # exit status 0 though nobody asked
     HUNG = "hung"  # the supervisor killed it because it made no progress
     FAULT = "fault"  # it named an error before it ended
+    HOST_MEMORY = "host_memory"  # the kernel killed it because the control group had no memory left
     KILLED = "killed"  # a signal from outside
     CRASHED = "crashed"  # a signal of its own making, such as a segmentation fault
     STATUS = "status"  # an exit status without a word
@@ -34,13 +35,18 @@ class Action(enum.Enum):
 
 @dataclass(frozen=True)
 class ChildExit:
-    """The end of one process; `status` is its exit status, negative for a signal."""
+    """
+    The end of one process; `status` is its exit status, negative for a signal.
+
+    `out_of_memory` is whether the kernel's count of out-of-memory kills explains a SIGKILL, None where it has none.
+    """
 
     role: Role
     status: int
     fault: Fault | None = None
     asked: bool = False
     hung: bool = False
+    out_of_memory: bool | None = None
 
     @property
     def cause(self) -> Cause:
@@ -51,6 +57,8 @@ class ChildExit:
             return Cause.HUNG
         if self.fault is not None:
             return Cause.FAULT
+        if self.status == -signal.SIGKILL and self.out_of_memory:
+            return Cause.HOST_MEMORY
         if self.status < 0:
             outside = -self.status in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
             return Cause.KILLED if outside else Cause.CRASHED
@@ -65,9 +73,17 @@ class ChildExit:
             return f"{who} failed with {self.fault.code}: {self.fault.message}"
         if self.status < 0:
             name = _signal_name(-self.status)
-            hint = "; perhaps the host ran out of memory" if -self.status == signal.SIGKILL else ""
-            return f"{who} was killed by {name}{hint}"
+            return f"{who} was killed by {name}{self._kill_hint()}"
         return f"{who} exited with status {self.status}"
+
+    def _kill_hint(self) -> str:
+        if self.status != -signal.SIGKILL:
+            return ""
+        if self.out_of_memory is None:
+            return "; perhaps the host ran out of memory"
+        if self.out_of_memory:
+            return " of the kernel: its control group or the host ran out of memory"
+        return ", not by the kernel for want of memory"
 
 
 @dataclass(frozen=True)
@@ -103,6 +119,8 @@ def _final_error(end: ChildExit, reason: str) -> AscenddError:
             return end.fault.to_error()
         return AscenddError(end.describe(), exit_status=end.status)
     remedy = end.fault.remedy if end.fault is not None and end.fault.remedy else None
+    if end.cause is Cause.HOST_MEMORY:
+        remedy = "Raise MemoryMax= of the unit or free host memory; `ascendd plan MODEL` tells what the instance takes."
     error = RestartsExhausted(f"{end.describe()}; {reason}", remedy=remedy)
     assert error.exit_code is ExitCode.ENGINE
     return error

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import signal
 import time
 from collections.abc import Mapping
 
+from ascendd.host.oom_kills import OomKills
 from ascendd.ipc.messages import Role
 from ascendd.supervisor import event as ev
 from ascendd.supervisor import status
@@ -33,6 +35,7 @@ class Revival:
         self._policies = policies
         self._readiness = readiness
         self._departure = departure
+        self._oom_kills = OomKills()
 
     def start(self, role: Role) -> None:
         """Start the process of `role`. Raises EngineFault where the system refuses."""
@@ -56,7 +59,10 @@ class Revival:
         asked = child.state is ChildState.STOPPING
         run.table.remove(role)
         run.board.child_ended(role)
-        end = ChildExit(role, end_status, child.fault, asked=asked, hung=process.hung)
+        # A SIGKILL that the supervisor sent is none of the kernel's.
+        killed = end_status == -signal.SIGKILL and not (asked or process.hung or child.fault is not None)
+        out_of_memory = self._oom_kills.explain() if killed else None
+        end = ChildExit(role, end_status, child.fault, asked=asked, hung=process.hung, out_of_memory=out_of_memory)
         if asked:
             child.exited(now_s)
             self._departure.stop_next()

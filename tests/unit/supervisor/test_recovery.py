@@ -26,6 +26,16 @@ def policy(max_restarts=5):
         (ChildExit(Role.ENGINE, -9, hung=True), Cause.HUNG, "engine made no progress and was killed"),
         (ChildExit(Role.ENGINE, 70, LOST), Cause.FAULT, "engine failed with ASD-D04: device 0 stopped answering"),
         (ChildExit(Role.API, -9), Cause.KILLED, "api was killed by SIGKILL; perhaps the host ran out of memory"),
+        (
+            ChildExit(Role.ENGINE, -9, out_of_memory=False),
+            Cause.KILLED,
+            "engine was killed by SIGKILL, not by the kernel for want of memory",
+        ),
+        (
+            ChildExit(Role.ENGINE, -9, out_of_memory=True),
+            Cause.HOST_MEMORY,
+            "engine was killed by SIGKILL of the kernel: its control group or the host ran out of memory",
+        ),
         (ChildExit(Role.API, -15), Cause.KILLED, "api was killed by SIGTERM"),
         (ChildExit(Role.ENGINE, -11), Cause.CRASHED, "engine was killed by SIGSEGV"),
         (ChildExit(Role.ENGINE, -99), Cause.CRASHED, "engine was killed by signal 99"),
@@ -76,3 +86,12 @@ def test_exhausted_restarts_end_the_instance_with_70():
     assert exit_code_of(reaction.error) == ExitCode.ENGINE
     assert "device 0 stopped answering; 1 failures within 600 s, 0 restarts are allowed" in reaction.error.message
     assert reaction.error.remedy == "Reset the chip."
+
+
+def test_an_instance_that_the_kernel_keeps_killing_says_what_to_raise():
+    """The remedy of the last failure is about memory, not about the process."""
+    reaction = react(ChildExit(Role.ENGINE, -9, out_of_memory=True), policy(max_restarts=0), 0.0, lambda: 0.0)
+
+    assert reaction.error is not None
+    assert "ran out of memory" in reaction.error.message
+    assert "MemoryMax=" in (reaction.error.remedy or "")
