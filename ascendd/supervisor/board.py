@@ -39,6 +39,10 @@ class StatsBoard:
         """Count one restart."""
         self._store.inc("ascendd_child_restarts_total", 1.0, (role.value,))
 
+    def count_memory_restart(self) -> None:
+        """Count one restart of the engine for want of device memory."""
+        self._store.inc("ascendd_memory_restarts_total")
+
     def set_states(self, children: Mapping[Role, Child], serving: bool) -> None:
         """Take which children are ready and whether the instance answers."""
         for role, child in children.items():

@@ -6,19 +6,27 @@ import random
 import signal
 import time
 from collections.abc import Mapping
+from typing import Any
 
+from ascendd.errors import DeviceOutOfMemory
 from ascendd.host.oom_kills import OomKills
 from ascendd.ipc.messages import Role
 from ascendd.supervisor import event as ev
 from ascendd.supervisor import status
 from ascendd.supervisor.child import Child, ChildState
 from ascendd.supervisor.departure import Departure
+from ascendd.supervisor.memory_ladder import Exhausted, MemoryLadder
 from ascendd.supervisor.phase import RUNNING
 from ascendd.supervisor.process import ChildProcess
 from ascendd.supervisor.readiness import Readiness
 from ascendd.supervisor.recovery import Action, ChildExit, react
 from ascendd.supervisor.restart import RestartPolicy
 from ascendd.supervisor.runtime import PEERS, Runtime
+
+_MEMORY_REMEDY = (
+    "Lower engine.gpu_memory_utilization or engine.max_num_batched_tokens, and see with `ascendd doctor` who else "
+    "holds memory of the device."
+)
 
 
 class Revival:
@@ -36,6 +44,7 @@ class Revival:
         self._readiness = readiness
         self._departure = departure
         self._oom_kills = OomKills()
+        self._ladder = MemoryLadder(runtime.config.recovery.window_s)
 
     def start(self, role: Role) -> None:
         """Start the process of `role`. Raises EngineFault where the system refuses."""
@@ -44,6 +53,15 @@ class Revival:
         child.start(time.monotonic())
         process = run.table.start(role, child.num_starts)
         run.log.info("supervisor.child_started", child=role.value, pid=process.pid, start=child.num_starts)
+
+    def on_engine_ready(self, facts: Mapping[str, Any]) -> None:
+        """Take the size of the cache that the engine got, from which a smaller one is reckoned."""
+        if {"num_blocks", "block_size", "max_model_len"} <= facts.keys():
+            self._ladder.measured(
+                num_blocks=int(facts["num_blocks"]),
+                block_size=int(facts["block_size"]),
+                max_model_len=int(facts["max_model_len"]),
+            )
 
     def on_start_due(self, role: Role, num_starts: int) -> None:
         """Start again what waited for it; a start that was cancelled or done meanwhile is not due any more."""
@@ -76,6 +94,16 @@ class Revival:
                 self._departure.stop_all()
             self._departure.stop_next()
             return
+        if role is Role.ENGINE and end.fault is not None and end.fault.code == DeviceOutOfMemory.code:
+            rung = self._ladder.on_out_of_memory(now_s)
+            if isinstance(rung, Exhausted):
+                child.fail(now_s)
+                self._departure.fail(DeviceOutOfMemory(f"{end.describe()}; {rung.reason}", remedy=_MEMORY_REMEDY))
+                return
+            run.log.warning("supervisor.cache_limited", num_blocks=rung.num_blocks, rung=rung.number)
+            run.board.count_memory_restart()
+            if rung.num_blocks is not None:
+                run.limit_cache(rung.num_blocks)
         reaction = react(end, self._policies[role], now_s, random.random)
         if reaction.action is Action.FAIL_INSTANCE:
             assert reaction.error is not None

@@ -47,6 +47,13 @@ class Runtime:
     def __post_init__(self) -> None:
         self.config_json = msgspec.json.encode(self.config)
 
+    def limit_cache(self, num_blocks: int) -> None:
+        """Configure every engine from now on with a KV cache of `num_blocks`, whatever the file says of its size."""
+        engine = msgspec.structs.replace(
+            self.config.engine, max_num_blocks=num_blocks, kv_cache_memory=None, gpu_memory_utilization=None
+        )
+        self.config_json = msgspec.json.encode(msgspec.structs.replace(self.config, engine=engine))
+
     def later(self, delay_s: float, event: Event) -> None:
         """Post `event` after `delay_s`."""
         asyncio.get_running_loop().call_later(delay_s, self.events.put_nowait, event)

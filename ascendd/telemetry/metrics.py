@@ -103,6 +103,7 @@ API_METRICS = (
 
 SUPERVISOR_METRICS = (
     _counter("ascendd_child_restarts_total", "Restarts of a child process after it ended unasked.", "role"),
+    _counter("ascendd_memory_restarts_total", "Restarts of the engine for want of device memory, KV cache x 0.9 each."),
     _gauge("ascendd_child_up", "1 while the child process is ready, else 0.", "role"),
     _gauge("ascendd_build_info", "Always 1; the labels tell what runs.", "version", "instance", "model"),
     _gauge("ascendd_instance_ready", "1 while the instance answers requests, else 0."),

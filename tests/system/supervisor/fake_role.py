@@ -5,7 +5,7 @@ An engine or an API without torch or aiohttp that speaks the control link for re
 
 PLAN is JSON: {"engine": [step, step ...], "api": [...]}; start number n of a role follows step n, the last one repeats.
 A step may have: load_s, exit (status after Hello), fault (an error class to die of), crash_after_s, hang_after_s (a step
-that never ends), mute_after_s (no more heartbeats), self_test_fault, drain_s, ignore_shutdown.
+that never ends), out_of_memory_after_s, mute_after_s (no more heartbeats), self_test_fault, drain_s, ignore_shutdown.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class FakeRole:
     def body(self, arguments: ChildArguments, channel: BlockingChannel[ControlMessage]) -> int:
         """Live the life that the plan describes."""
         steps = self._plan.get(self._role.value) or [{}]
-        _config, run = receive_config(channel, self._role)
+        config, run = receive_config(channel, self._role)
         step = steps[min(run, len(steps)) - 1]
         if "exit" in step:
             return int(step["exit"])
@@ -51,7 +51,8 @@ class FakeRole:
         self._load(channel, float(step.get("load_s", 0.0)))
         if "fault" in step:
             raise getattr(errors, step["fault"])(f"{self._role.value} was told to fail", remedy="Tell it otherwise.")
-        channel.send(msg.Ready({"run": run}))
+        num_blocks = config.engine.max_num_blocks or 100
+        channel.send(msg.Ready({"run": run, "num_blocks": num_blocks, "block_size": 16, "max_model_len": 128}))
         return self._serve(channel, step)
 
     def _load(self, channel: BlockingChannel[ControlMessage], load_s: float) -> None:
@@ -69,6 +70,8 @@ class FakeRole:
             age_s = time.monotonic() - ready_at
             if age_s > step.get("crash_after_s", 1e9):
                 os.kill(os.getpid(), signal.SIGSEGV)
+            if age_s > step.get("out_of_memory_after_s", 1e9):
+                raise errors.DeviceOutOfMemory("a step of the group found no memory")
             if age_s <= step.get("mute_after_s", 1e9):
                 num_beats += 1
                 channel.send(msg.Heartbeat(num_beats, max(0.0, age_s - step.get("hang_after_s", 1e9))))

@@ -124,6 +124,19 @@ def test_a_permanent_fault_is_never_retried(start, fault, code):
     assert "READY=1" not in daemon.states
 
 
+def test_an_engine_without_memory_gets_a_smaller_cache_twice(start):
+    """The cache is x 0.9 at each start; the third end in the window fails the instance with what to lower."""
+    daemon = start(engine=[{"out_of_memory_after_s": 0.3}], extra=FAST)
+
+    assert daemon.wait_exit() == 70
+    ready = [event["num_blocks"] for event in daemon.events("supervisor.child_ready") if event["child"] == "engine"]
+    assert ready == [100, 90, 81]
+    failed = daemon.events("supervisor.failed")[-1]
+    assert failed["code"] == "ASD-D03"
+    assert "out of device memory 3 times within" in failed["error"]
+    assert "gpu_memory_utilization" in failed["remedy"]
+
+
 def test_too_many_deaths_end_the_instance(start):
     """After max_restarts in the window the daemon gives up with 70 and names the last failure."""
     daemon = start(engine=[{"exit": 1}], extra="recovery: {backoff_min_s: 0.05, backoff_max_s: 0.1, max_restarts: 2}")
