@@ -103,6 +103,8 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
             "metrics": {"enabled": False},
             "engine": {"device": device, "max_num_seqs": 4, "kv_cache_memory": "128MiB"},
             "recovery": {"backoff_min_s": 0.1, "backoff_max_s": 0.5},
+            # A request that is held until the device is back would not come back with the error that is waited for.
+            "admission": {"restart_wait_s": 0},
             "log": {"format": "json"},
         }
         for name, section in sections.items():

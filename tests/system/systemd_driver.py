@@ -158,8 +158,9 @@ def install(repository: Path, bin_folder: Path) -> dict[str, Any]:
     # The interpreter is below /root here, and a watchdog of 30 s would make the test wait that long.
     drop_in = units / "ascendd@.service.d"
     drop_in.mkdir()
-    # What is below /tmp is hidden by PrivateTmp as an interpreter in a home is by ProtectHome.
-    below_tmp = [folder for folder in (repository, bin_folder.parent) if folder.is_relative_to("/tmp")]
+    # What is below /tmp and /var/tmp is hidden by PrivateTmp as an interpreter in a home is by ProtectHome.
+    private = ("/tmp", "/var/tmp")
+    below_tmp = [folder for folder in (repository, bin_folder.parent) if any(map(folder.is_relative_to, private))]
     bind = "".join(f"BindReadOnlyPaths={folder}\n" for folder in below_tmp)
     (drop_in / "lab.conf").write_text(f"[Service]\nProtectHome=read-only\nWatchdogSec=5\nRestartSec=1\n{bind}")
     sysusers = run("systemd-sysusers", "ascendd.conf")
