@@ -32,11 +32,12 @@ def main(argv: Optional[List[str]] = None) -> int:
     parser.add_argument("--model", metavar="PATH", help="a model folder to check")
     parser.add_argument("--deep", action="store_true", help="also what takes minutes: checksums")
     parser.add_argument("--only", metavar="ID", action="append", default=[], help="run this check; can be repeated")
+    parser.add_argument("--skip", metavar="ID", action="append", default=[], help="leave this check out")
     parser.add_argument("--host-root", metavar="DIR", default="/", help="check a fake host, a folder with .fake-host")
     parser.add_argument("--json", action="store_true", dest="as_json")
     args = parser.parse_args(argv)
     try:
-        checks = select(CHECKS, args.only, args.deep)
+        checks = select(CHECKS, args.only, args.deep, args.skip)
         root = require_fake_host(args.host_root)
     except AscenddError as error:
         parser.error(error.message)

@@ -32,6 +32,7 @@ class DeviceHolders(NpuCheck):
 
     id = "device-holders"
     title = "Device holders"
+    live = True
     requires = ("npu-presence",)
     timeout_s = 60.0
 

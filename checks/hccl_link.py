@@ -22,6 +22,7 @@ class HcclLink(NpuCheck):
 
     id = "hccl-link"
     title = "HCCL links"
+    live = True
     requires = ("npu-presence", "npu-security")
     timeout_s = 90.0
 

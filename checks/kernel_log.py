@@ -14,6 +14,7 @@ class KernelLog(NpuCheck):
 
     id = "kernel-log"
     title = "Kernel log"
+    live = True
 
     def run(self, context: CheckContext) -> CheckResult:
         """Read the log and look for known faults. What may not be read is ERROR."""

@@ -22,6 +22,7 @@ class NpuEcc(NpuCheck):
 
     id = "npu-ecc"
     title = "NPU memory errors"
+    live = True
     requires = ("npu-presence", "npu-security")
     timeout_s = 120.0
 

@@ -27,6 +27,7 @@ class NpuHealth(NpuCheck):
 
     id = "npu-health"
     title = "NPU health"
+    live = True
     requires = ("npu-presence", "npu-security")
     timeout_s = 120.0
 

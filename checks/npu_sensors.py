@@ -22,6 +22,7 @@ class NpuSensors(NpuCheck):
 
     id = "npu-sensors"
     title = "NPU temperature and power"
+    live = True
     requires = ("npu-presence", "npu-security")
     timeout_s = 60.0
 

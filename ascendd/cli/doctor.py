@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -23,10 +24,19 @@ def doctor(  # noqa: PLR0917 - typer reads one parameter per option
     model: Annotated[Optional[Path], typer.Option(metavar="PATH", help="Check this model folder.")] = None,
     device: Annotated[str, typer.Option(metavar="[auto|npu|cpu]", help="What kind of instance to check for.")] = "auto",
     deep: Annotated[bool, typer.Option(help="Also what takes minutes, such as checksums.")] = False,
-    only: Annotated[Optional[list[str]], typer.Option(metavar="ID", help="Run this check; can be repeated.")] = None,
+    only: Annotated[
+        Optional[list[str]], typer.Option(metavar="ID,...", help="Run these checks; can be repeated.")
+    ] = None,
+    skip: Annotated[Optional[list[str]], typer.Option(metavar="ID,...", help="Leave these checks out.")] = None,
+    explain: Annotated[Optional[str], typer.Option(metavar="ID", help="Tell what a check does, and run none.")] = None,
+    junit: Annotated[Optional[Path], typer.Option(metavar="FILE", help="Write JUnit XML there as well.")] = None,
     host_root: Annotated[
         str, typer.Option(metavar="DIR", help="Check a fake host: a folder that holds .fake-host.")
     ] = "/",
+    watch: Annotated[
+        Optional[float],
+        typer.Option(metavar="SECONDS", min=1, help="Look again at what can change, this often, until Ctrl-C."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
     """
@@ -37,16 +47,21 @@ def doctor(  # noqa: PLR0917 - typer reads one parameter per option
     from ascendd.host.fake_host import require_fake_host
     from ascendd.preflight.context import CheckContext, CheckRequest
     from ascendd.preflight.discover import find_checks, select
+    from ascendd.preflight.junit import to_junit
     from ascendd.preflight.report import exit_code, print_report, to_json
     from ascendd.preflight.runner import run_checks
 
     if device not in ("auto", "npu", "cpu"):
         raise typer.BadParameter(f"--device {device}: write auto, npu or cpu")
+    if watch is not None and as_json:
+        raise typer.BadParameter("--watch and --json exclude each other: run --json as often as you need it")
+    if explain is not None:
+        return _explain(explain)
     named = [option for option, value in (("--instance", instance), ("--config", config), ("--model", model)) if value]
     if len(named) > 1:
         raise typer.BadParameter(f"{' and '.join(named)} exclude each other: name one")
     try:
-        checks = select(find_checks(), only or [], deep)
+        checks = select(find_checks(), only or [], deep, skip or [])
         root = require_fake_host(host_root)
     except UsageError as error:
         raise typer.BadParameter(error.message) from error
@@ -61,11 +76,57 @@ def doctor(  # noqa: PLR0917 - typer reads one parameter per option
     results = run_checks(checks, request)
     titles = {check.id: check.title for check in checks}
     target = CheckContext(request).target
+    if junit is not None:
+        _write_junit(junit, to_junit(results, titles))
     if as_json:
         print(json.dumps(to_json(results, target, titles), indent=2, ensure_ascii=False))
     else:
         print_report(results, target, titles, sys.stdout)
+    if watch is not None:
+        results = _watch(checks, request, results, titles, watch)
     return int(exit_code(results))
+
+
+def _watch(checks: list[Any], request: Any, results: list[Any], titles: dict[str, str], every_s: float) -> list[Any]:
+    """Run the live checks again and again; print each verdict that changed. Return what was known at Ctrl-C."""
+    from ascendd.preflight.runner import run_checks
+    from ascendd.preflight.watch import changes, merged
+
+    live = [check for check in checks if check.live]
+    print(f"\nlooking again every {every_s:g} s at: {', '.join(check.id for check in live) or 'nothing'}", flush=True)
+    try:
+        while live:
+            time.sleep(every_s)
+            again = run_checks(live, request)
+            for line in changes(results, again, titles):
+                print(f"{time.strftime('%H:%M:%S')}  {line}", flush=True)
+            results = merged(results, again)
+    except KeyboardInterrupt:
+        print()
+    return results
+
+
+def _explain(check_id: str) -> int:
+    from ascendd.preflight.discover import find_checks, select
+    from ascendd.preflight.explain import explain
+
+    try:
+        (check,) = select(find_checks(), [check_id], deep=True)
+    except UsageError as error:
+        raise typer.BadParameter(error.message.replace("--only", "--explain", 1)) from error
+    print(explain(check))
+    return 0
+
+
+def _write_junit(path: Path, text: str) -> None:
+    from ascendd.errors import PermissionMissing
+
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise PermissionMissing(
+            f"--junit {path} cannot be written: {error.strerror}", remedy="Name a file in a folder that is there."
+        ) from error
 
 
 def _config_json(instance: Optional[str], config: Optional[Path]) -> Optional[str]:

@@ -1,6 +1,7 @@
 """`ascendd doctor --host-root` as an operator types it, on a healthy fake host and on tools that misbehave."""
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from fake_machine import FakeMachine
+from fault_cases import CASES
 
 pytestmark = pytest.mark.system
 
@@ -109,3 +111,59 @@ def test_an_npu_smi_that_hangs_ends_in_time(server: FakeMachine) -> None:
     assert done.returncode == 2
     assert [check for check, verdict in verdicts(done).items() if verdict in ("fail", "error")] == ["npu-presence"]
     assert "did not answer within 20 s and was killed" in done.stdout
+
+
+def test_watch_tells_what_changes_until_it_is_interrupted(server: FakeMachine) -> None:
+    """A chip that falls ill while --watch looks is one line with the remedy, and Ctrl-C ends with that verdict."""
+    command = [
+        sys.executable,
+        "-m",
+        "ascendd",
+        "doctor",
+        "--host-root",
+        str(server.root),
+        "--only",
+        "npu-ecc,npu-presence",
+    ]
+    process = subprocess.Popen([*command, "--watch", "1"], stdout=subprocess.PIPE, text=True, cwd="/")
+    assert process.stdout is not None
+    lines = []
+    try:
+        for line in process.stdout:
+            lines.append(line.strip())
+            if line.startswith("looking again every 1 s at: npu-ecc"):
+                CASES["double-bit errors of now"].damage(server)
+            if "npu-ecc): pass ->" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        status = process.wait(IN_TIME_S)
+    finally:
+        process.kill()
+        process.stdout.close()
+
+    assert " (npu-ecc): pass -> fail: " in lines[-1], lines
+    assert "ASD-" in lines[-1]
+    assert status == 2
+
+
+def test_junit_is_written_and_skipped_checks_are_not_there(server: FakeMachine, tmp_path: Path) -> None:
+    """--junit writes the cases of the run; --skip leaves a check out."""
+    target = tmp_path / "report.xml"
+
+    done = doctor(server, "--only", "npu-presence,cann-version", "--skip", "cann-version", "--junit", str(target))
+
+    assert done.returncode == 0, done.stderr
+    assert target.read_text().count("<testcase ") == 1
+    assert 'name="npu-presence: ' in target.read_text()
+
+
+def test_explain_runs_nothing_and_names_unknown_checks() -> None:
+    """--explain tells what a check does; a name that no check has is wrong usage with the known ones."""
+    command = [sys.executable, "-m", "ascendd", "doctor", "--explain"]
+    told = subprocess.run([*command, "npu-ecc"], check=False, capture_output=True, text=True)
+    wrong = subprocess.run([*command, "npu-eck"], check=False, capture_output=True, text=True)
+
+    assert told.returncode == 0
+    assert "(npu-ecc)" in told.stdout.splitlines()[0]
+    assert wrong.returncode == 64
+    assert "--explain npu-eck: no such check; known: " in wrong.stderr

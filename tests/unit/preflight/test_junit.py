@@ -1,0 +1,59 @@
+"""JUnit XML and explanations of the doctor."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+import pytest
+from ascendd.checks import CHECKS
+
+from ascendd.preflight.check import CheckResult, Remedy, Verdict
+from ascendd.preflight.explain import explain
+from ascendd.preflight.junit import to_junit
+
+RESULTS = [
+    CheckResult(Verdict.PASS, "all well", duration_s=0.5, check_id="a"),
+    CheckResult(Verdict.WARN, "a bit hot", remedy=Remedy("ASD-N02", "Cool it."), check_id="b"),
+    CheckResult(Verdict.FAIL, "gone \x1b[1m<chip> & more", remedy=Remedy("ASD-N01", "Reseat it."), check_id="c"),
+    CheckResult(Verdict.ERROR, "no answer", check_id="d"),
+    CheckResult(Verdict.SKIPPED, "no NPU", check_id="e"),
+]
+
+
+def test_each_verdict_is_what_ci_makes_of_it() -> None:
+    """FAIL is a failure, ERROR an error, SKIPPED skipped, a WARN passes; control characters never break the XML."""
+    suite = ET.fromstring(to_junit(RESULTS, {result.check_id: result.check_id.upper() for result in RESULTS}))
+    cases = {case.get("name"): [child.tag for child in case] for case in suite}
+
+    assert cases == {
+        "a: A": ["system-out"], "b: B": ["system-out"], "c: C": ["failure"], "d: D": ["error"], "e: E": ["skipped"],
+    }  # fmt: skip
+    assert [suite.get(key) for key in ("tests", "failures", "errors", "skipped", "time")] == [
+        "5",
+        "1",
+        "1",
+        "1",
+        "0.500",
+    ]
+    failure = suite.find("testcase/failure")
+    assert failure is not None
+    assert failure.get("message") == "gone ?[1m<chip> & more"
+    assert (failure.text or "").endswith("Reseat it.\nrunbook: ASD-N01")
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.id)
+def test_every_check_explains_itself(check) -> None:
+    """Title, what it looks at, what it needs first, when it runs and its limit are told for each."""
+    told = explain(check)
+
+    assert told.startswith(f"{check.title} ({check.id})\n")
+    assert len(told.splitlines()[2]) > 20
+    assert f"time limit    {check.timeout_s:g} s" in told
+    assert "needs first" in told
+
+
+def test_what_changes_under_a_running_instance_is_looked_at_again() -> None:
+    """Health, memory errors, sensors, links, holders and the kernel log are live; versions and files are not."""
+    live = {check.id for check in CHECKS if check.live}
+
+    assert live == {"npu-health", "npu-ecc", "npu-sensors", "hccl-link", "device-holders", "kernel-log"}
