@@ -1,13 +1,14 @@
-"""JUnit XML and explanations of the doctor."""
+"""JUnit XML, explanations and the page of the doctor."""
 
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 from ascendd.checks import CHECKS
 
-from ascendd.preflight.check import CheckResult, Remedy, Verdict
+from ascendd.preflight.check import CheckResult, Remedy, Tier, Verdict
 from ascendd.preflight.explain import explain
 from ascendd.preflight.junit import to_junit
 
@@ -50,6 +51,17 @@ def test_every_check_explains_itself(check) -> None:
     assert len(told.splitlines()[2]) > 20
     assert f"time limit    {check.timeout_s:g} s" in told
     assert "needs first" in told
+
+
+def test_the_page_of_the_doctor_lists_every_check() -> None:
+    """docs/DOCTOR.md has a row for each check, with its title and when it runs."""
+    page = (Path(__file__).resolve().parents[3] / "docs/DOCTOR.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| `") and line.count("|") == 5]
+    when = {check.id: "--deep" if check.tier is Tier.DEEP else "live" if check.live else "" for check in CHECKS}
+
+    assert [(row.split("`")[1], row.split(" | ")[1], row.split("|")[4].strip()) for row in rows] == [
+        (check.id, check.title, when[check.id]) for check in CHECKS
+    ]
 
 
 def test_what_changes_under_a_running_instance_is_looked_at_again() -> None:
