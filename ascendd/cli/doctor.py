@@ -98,9 +98,10 @@ def _watch(checks: list[Any], request: Any, results: list[Any], titles: dict[str
         while live:
             time.sleep(every_s)
             again = run_checks(live, request)
-            for line in changes(results, again, titles):
+            lines = changes(results, again, titles)
+            results = merged(results, again)  # before it is told: whoever reads the line may interrupt at once
+            for line in lines:
                 print(f"{time.strftime('%H:%M:%S')}  {line}", flush=True)
-            results = merged(results, again)
     except KeyboardInterrupt:
         print()
     return results

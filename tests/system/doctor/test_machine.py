@@ -37,11 +37,11 @@ def test_a_device_that_hangs_is_an_error_that_names_the_call_and_the_seconds(mac
     machine.environ.update(FAKE_ACL_FAULT="aclrtSetDevice=hang")
     started = time.monotonic()
 
-    result = machine.diagnose("acl-runtime", patience=0.03)["acl-runtime"]
+    result = machine.diagnose("acl-runtime", patience=0.1)["acl-runtime"]
 
     assert result.verdict is Verdict.ERROR
-    assert result.summary == "could not check: ACL did not come back from aclrtSetDevice within 1.8 s"
-    assert time.monotonic() - started < 10
+    assert result.summary == "could not check: ACL did not come back from aclrtSetDevice within 6 s"
+    assert time.monotonic() - started < 30
     assert machine.left_running() == []
 
 
