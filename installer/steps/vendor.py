@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import List, Optional, Sequence, Tuple
 
@@ -45,9 +46,9 @@ class VendorPackage(Step):
         self._media = media
         self._package = media.package(self.kind)
 
+    @abstractmethod
     def installed(self, host: Host) -> Optional[str]:
         """Return the version on disk, None without one."""
-        raise NotImplementedError
 
     def is_half_installed(self, host: Host) -> bool:
         """Whether an installation was begun and not finished."""
