@@ -149,9 +149,9 @@ def why_unusable() -> str | None:
 def _import() -> None:
     try:
         importlib.import_module("torch_npu")
-    except ImportError as error:
+    except Exception as error:  # what it finds wrong with CANN's folders it raises as that, bare
         raise DeviceUnavailable(
-            f"torch_npu cannot be imported: {error}",
+            f"torch_npu cannot be imported: {str(error).strip().splitlines()[0] if str(error).strip() else error!r}",
             remedy="Install the torch_npu that belongs to this torch, and let CANN's set_env.sh reach the service: "
             "`ascendd doctor --only service-environment`.",
         ) from error

@@ -228,6 +228,9 @@ class FakeMachine:
             "python/site-packages",
             "lib64",
             "include",
+            # torch_npu refuses to be imported without these two.
+            "runtime",
+            "compiler",
         ):
             (self.root / self.toolkit / folder).mkdir(parents=True, exist_ok=True)
         self.write(f"{self.toolkit}/include/acl/acl.h", (texts.FIXTURES / "fake_acl.h").read_text())

@@ -1,0 +1,92 @@
+"""A server with NPUs under a real systemd: the gate of a start decides by the CANN that lies there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.system, pytest.mark.systemd, pytest.mark.timeout(400)]
+
+ROOT = Path(__file__).resolve().parents[2]
+NOT_BOOTED = 125
+REFUSED_BECAUSE = "CANN 7.0.0 is refused without hotfix H100"
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory, standin_folder: Path) -> dict[str, Any]:
+    """Boot a machine, make it a server with eight stand-in NPUs, start the instance twice, and return what was seen."""
+    if os.getuid() != 0 or shutil.which("systemd-nspawn") is None:
+        pytest.skip("booting a machine needs root and systemd-nspawn (Debian: systemd-container)")
+    out = tmp_path_factory.mktemp("lab")
+    # The machine has a /tmp of its own.
+    hidden = [folder for folder in (ROOT, standin_folder, Path(sys.prefix)) if folder.is_relative_to("/tmp")]
+    binds = [part for folder in (out, *hidden) for part in ("--bind", folder)]
+    driver = [sys.executable, ROOT / "tests/system/npu_host_driver.py", ROOT, Path(sys.prefix) / "bin", standin_folder]
+    command = [ROOT / "tests/systemd-lab", *binds, "--", *driver, out / "facts.json"]
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    if done.returncode == NOT_BOOTED:
+        pytest.skip(f"no machine could be booted here: {done.stderr[-500:]}")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads((out / "facts.json").read_text())
+    assert "broken" not in found, found["broken"]
+    return found
+
+
+def test_a_cann_without_its_hotfix_stops_the_start(facts: dict[str, Any]) -> None:
+    """With CANN 7.0.0 `systemctl start` fails with 69, nothing listens, and systemd does not try again."""
+    refused = facts["refused"]
+
+    assert "failed because the control process exited with error code" in refused["said"]
+    assert (refused["ActiveState"], refused["ExecMainStatus"], refused["NRestarts"]) == ("failed", "69", "0")
+    assert refused["answered"] == 0
+
+
+def test_systemctl_status_says_why_and_what_to_do(facts: dict[str, Any]) -> None:
+    """The Status line has the code and the reason; the lines of the journal below it have the remedy and the page."""
+    refused = facts["refused"]
+
+    assert refused["StatusText"].startswith("failed: ASD-P01 cann-version: 7.0.0 at /usr/local/Ascend/")
+    assert refused["StatusText"].endswith(REFUSED_BECAUSE)
+    assert f'Status: "{refused["StatusText"]}"' in refused["status"]
+    assert "remedy: Install a newer CANN toolkit" in refused["status"]
+    assert "runbook: docs/runbooks/ASD-P01.md" in refused["status"]
+
+
+def test_the_hotfix_lets_it_serve_on_the_npu(facts: dict[str, Any]) -> None:
+    """With 7.0.0.H100 the same unit becomes active and answers through torch_npu on chip 0."""
+    accepted = facts["accepted"]
+    print(f"active {accepted['took_s']:.1f} s after systemctl start")
+
+    assert accepted["seen"][-1][0] == "active"
+    assert 'Status: "serving qwen2 on 127.0.0.1:8000"' in accepted["status"]
+    assert json.loads(accepted["answer"])["usage"]["completion_tokens"] == 8
+    assert (accepted["loaded"]["device"], accepted["visible"]) == ("npu", "0")
+    assert accepted["libraries"] == ["libtorch_npu.so", "libstandin.so"]
+    assert facts["stopped"] == {"ActiveState": "inactive", "Result": "success"}
+
+
+def test_the_doctor_agrees_with_the_gate(facts: dict[str, Any]) -> None:
+    """Before, it names the version as the one failure; after, all pass."""
+    before = facts["refused"]["doctor"]
+    after = facts["accepted"]["doctor"]
+
+    assert {check for check, said in before.items() if said.startswith(("fail", "error"))} == {"cann-version"}
+    assert before["cann-version"].endswith(REFUSED_BECAUSE)
+    assert {said.partition(":")[0] for said in after.values()} == {"pass"}
+    assert after["npu-presence"] == "pass: 8 chip(s) in every layer (PCI 8, /dev 8, npu-smi 8, ACL 8)"
+
+
+def test_the_pair_passes_by_the_sites_permit(facts: dict[str, Any]) -> None:
+    """Neither driver nor CANN lists the other; the site's policy does, and its reason is shown."""
+    permitted = facts["accepted"]["doctor"]["driver-cann"]
+    without = facts["accepted"]["doctor_without_policy"]["driver-cann"]
+
+    assert permitted.endswith("permitted by /etc/ascendd/policy.json: served here for a month, change 4711")
+    assert without == "fail: neither driver 24.1.rc3 nor CANN 7.0.0.H100 lists the other as compatible"
