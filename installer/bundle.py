@@ -18,6 +18,7 @@ _PROBE = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
 _WHEEL = re.compile(
     r"(?P<name>[^-]+)-(?P<version>[^-]+)(?:-\d[^-]*)?-(?P<python>[^-]+)-(?P<abi>[^-]+)-(?P<platform>[^-]+)\.whl"
 )
+_UNIT = re.compile(r".+\.(service|socket|slice|target|timer|path)(\.d)?$")
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,13 @@ class Bundle:
             raise HostError(
                 f"{self.path(name)} cannot be read: {error.strerror}", remedy="Unpack the bundle again."
             ) from error
+
+    def units(self) -> List[str]:
+        """Return the unit files below systemd/, and the drop-ins beside them as `ascendd@.service.d/NAME.conf`."""
+        folder = Path(self.folder, "systemd")
+        paths = [path for path in folder.iterdir() if path.is_file() and _UNIT.match(path.name)]
+        drop_ins = [path for path in folder.glob("*.d/*.conf") if _UNIT.match(path.parent.name)]
+        return sorted(str(path.relative_to(folder)) for path in (*paths, *drop_ins))
 
     def wheels(self, more: Sequence[str] = ()) -> List[Wheel]:
         """Return the wheels of the bundle and those at the paths `more`."""

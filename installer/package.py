@@ -17,6 +17,7 @@ from ascendd.errors import AscenddError
 from .bundle import read_bundle
 from .host import LOG_FOLDER, Host, bundle_folder
 from .releases import Releases
+from .steps.units import stop_patterns
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -45,11 +46,15 @@ def _configure(host: Host) -> None:
 
 
 def _remove(host: Host) -> None:
-    """Stop the instances and remove the releases; configuration, models and logs stay."""
+    """Stop and disable the units and remove the releases; configuration, models and logs stay."""
     releases = Releases(host)
-    for unit in releases.running_units():
-        host.say(f"ascendd: stopping {unit}")
-        subprocess.run(["systemctl", "stop", unit], timeout=600, check=False)
+    units = [unit for unit in read_bundle(bundle_folder()).units() if "/" not in unit]
+    if host.has_systemd:
+        for unit in releases.running_units():
+            host.say(f"ascendd: stopping {unit}")
+        subprocess.run(["systemctl", "stop", *stop_patterns(units)], timeout=600, check=False, capture_output=True)
+    # Disabling a template disables its instances; it works without a running systemd, too.
+    subprocess.run(["systemctl", "disable", "--quiet", *units], timeout=60, check=False, capture_output=True)
     releases.remove_all()
 
 

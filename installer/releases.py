@@ -18,7 +18,7 @@ from .host import Host, sync_folder, write_atomic
 FOLDER = "/opt/ascendd"
 # Written last, so that a release without it was never finished.
 RECORD = "release.json"
-_UNIT = re.compile(r"ascendd@[^\s/]+\.service")
+_UNIT = re.compile(r"ascendd[@-][^\s/]+\.service")
 _PIP_LIMIT_S = 1800.0
 # Above TimeoutStopSec of the unit (drain and the end of the engine) plus a load that makes progress.
 _RESTART_LIMIT_S = 3600.0
@@ -143,13 +143,12 @@ class Releases:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def running_units(self) -> List[str]:
-        """Return the instances that systemd runs now."""
+        """Return the services that systemd runs now: the instances, then what stands before or beside them."""
         if not self._host.has_systemd:
             return []
-        listed = self._capture(
-            "systemctl", "list-units", "--plain", "--no-legend", "--state=active", "ascendd@*.service"
-        )
-        return sorted(set(_UNIT.findall(listed)))
+        patterns = ("ascendd@*.service", "ascendd-*.service")
+        listed = self._capture("systemctl", "list-units", "--plain", "--no-legend", "--state=active", *patterns)
+        return sorted(set(_UNIT.findall(listed)), key=lambda unit: (not unit.startswith("ascendd@"), unit))
 
     def _go_back(self, version: str, before: Optional[str], units: Sequence[str]) -> HostError:
         """Return all `units` to the release `before`, and the error that says so."""

@@ -1,4 +1,4 @@
-"""The units: service template, slice and tmpfiles, as they lie in systemd/ of the bundle."""
+"""The units: every file of systemd/ in the bundle, whatever its kind, and the folders that tmpfiles.d asks for."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from ..state import InstallState
 from ..step import Detection, Found, Step
 
 _TMPFILES = "/etc/tmpfiles.d/ascendd.conf"
+_UNITS = "/etc/systemd/system"
+# `systemctl stop` of a unit that systemd has not loaded ends with 5.
+_STOPPED = (0, 5)
 
 
 class Units(Step):
@@ -57,18 +60,26 @@ class Units(Step):
         return detection.sentence
 
     def undo(self, host: Host, state: InstallState) -> Sequence[Action]:
-        """Stop the instances, put the files back; folders with models, keys or logs in them stay."""
+        """Stop what runs, put the files back; folders with models, keys or logs in them stay."""
         if not host.has_systemd:
             return (RestoreFiles(),)
-        stop = [Command(("systemctl", "stop", "ascendd@*.service"), limit_s=300.0)] if state.was_absent(self.id) else []
-        return (*stop, RestoreFiles(), Command(("systemctl", "daemon-reload")))
+        reload = Command(("systemctl", "daemon-reload"))
+        if not state.was_absent(self.id):
+            return (RestoreFiles(), reload)
+        units = [Path(path).name for path in self._files() if Path(path).parent == Path(_UNITS)]
+        # Disabling a template disables its instances, whose links would lead nowhere.
+        return (
+            Command(("systemctl", "stop", *stop_patterns(units)), _STOPPED, limit_s=300.0),
+            Command(("systemctl", "disable", "--quiet", *units), _STOPPED),
+            RestoreFiles(),
+            reload,
+        )
 
     def _files(self) -> Dict[str, str]:
         """Return where each file of the bundle goes; sysusers belongs to the step of the account."""
         return {
-            "/etc/systemd/system/ascendd@.service": "systemd/ascendd@.service",
-            "/etc/systemd/system/ascendd.slice": "systemd/ascendd.slice",
             _TMPFILES: "systemd/tmpfiles.d/ascendd.conf",
+            **{f"{_UNITS}/{unit}": f"systemd/{unit}" for unit in self._bundle.units()},
         }
 
     def _folders(self) -> List[str]:
@@ -80,3 +91,9 @@ class Units(Step):
 
     def _is_same(self, host: Host, path: str, source: str) -> bool:
         return host.files.read_optional(path) == self._bundle.read(source)
+
+
+def stop_patterns(units: Sequence[str]) -> List[str]:
+    """Return what `systemctl stop` takes for these unit files; sockets first, so that none starts its service again."""
+    order = sorted(units, key=lambda unit: (not unit.endswith((".socket", ".timer", ".path")), unit))
+    return [unit.replace("@.", "@*.") for unit in order if not unit.endswith(".slice")]

@@ -126,3 +126,11 @@ def test_prune_keeps_two(fake: FakeReleases) -> None:
 
     assert fake.releases.prune() == ["2.0"]
     assert [release.version for release in fake.releases.all()] == ["1.0", "3.0"]
+
+
+def test_services_beside_the_instances_follow_them(tmp_path: Path) -> None:
+    """A gateway is restarted after the instances that it routes to."""
+    fake = FakeReleases(tmp_path, "ascendd-gateway.service", "ascendd@b.service", "ascendd@a.service")
+    fake.add("1.0")
+
+    assert fake.releases.running_units() == ["ascendd@a.service", "ascendd@b.service", "ascendd-gateway.service"]
