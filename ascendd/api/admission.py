@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from ascendd.api.engine_client import EngineClient
 from ascendd.errors import Draining, EngineRestarting, InvalidRequest, QueueFull
 from ascendd.ipc.messages import EngineState
+from ascendd.telemetry import log
 
 
 class Admission:
@@ -31,6 +32,7 @@ class Admission:
     def set_state(self, state: EngineState) -> None:
         """Answer with `state` from now on, and wake who waits for it."""
         self.engine_state = state
+        log.set_episode(state.episode)
         self._was_ready = self._was_ready or state.ready
         if state.ready:
             self._engine.resume()

@@ -16,13 +16,19 @@ async def livez(_request: web.Request) -> web.Response:
 
 
 async def readyz(request: web.Request) -> web.Response:
-    """Answer 200 when a request sent now would be served, else 503 with the reason. Also /health."""
+    """Answer 200 when a request sent now would be served, else 503 with the reason. Also /health.
+
+    An instance that serves without something, such as a part of its KV cache, answers 200 and says so.
+    """
     try:
-        request.app[SERVICE].admission.check_ready()
+        admission = request.app[SERVICE].admission
+        admission.check_ready()
     except RequestError as error:
         response = _json(error.http_status, {"status": "unavailable", "reason": error.message})
         response.headers["Retry-After"] = str(retry_after_s(error) or 1)
         return response
+    if admission.engine_state.degraded:
+        return _json(200, {"status": "degraded", "reason": admission.engine_state.degraded})
     return _json(200, {"status": "ready"})
 
 

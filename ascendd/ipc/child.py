@@ -18,6 +18,7 @@ from ascendd.config.schema import InstanceConfig
 from ascendd.errors import AscenddError, PeerClosed, ProtocolMismatch
 from ascendd.ipc.channel import BlockingChannel
 from ascendd.ipc.messages import ChildFault, Configure, ControlMessage, Fault, Hello, Role
+from ascendd.telemetry import log
 
 _PR_SET_PDEATHSIG = 1
 _CONFIGURE_TIMEOUT_S = 30.0
@@ -66,6 +67,7 @@ def receive_config(channel: BlockingChannel[ControlMessage], role: Role) -> tupl
         raise PeerClosed(f"no configuration within {_CONFIGURE_TIMEOUT_S:g} s")
     if not isinstance(message, Configure):
         raise ProtocolMismatch(f"expected Configure first, got {type(message).__name__}")
+    log.set_episode(message.after)
     return msgspec.json.decode(message.config_json, type=InstanceConfig), message.episode
 
 

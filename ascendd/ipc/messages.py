@@ -15,7 +15,7 @@ import msgspec
 
 from ascendd.errors import AscenddError, error_by_code
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 # In StepOutput.token_ids: the sequence ends without a token, because max_tokens is 0.
 NO_TOKEN = -1
 
@@ -111,7 +111,10 @@ class Configure(Message, frozen=True, tag="configure"):
     """First message to each child: the resolved configuration as JSON (config.schema.InstanceConfig)."""
 
     config_json: bytes
+    # Number of the process among those of its role.
     episode: int = 0
+    # Id of the failure that the process is started after, for its log lines; empty where there was none.
+    after: str = ""
 
 
 class AttachPeer(Message, frozen=True, tag="attach_peer"):
@@ -125,13 +128,16 @@ class EngineState(Message, frozen=True, tag="engine_state"):
     """
     What the API answers on /readyz: `ready`, and a line for people: `loading 42 %`, `restarting in 8 s`.
 
-    `is_final`: the instance has failed or is stopping, so nothing is worth waiting for.
+    `is_final`: the instance has failed or is stopping, so nothing is worth waiting for. `degraded` says what an
+    instance that serves does without; `episode` is the id of the failure that is being recovered from, for log lines.
     """
 
     ready: bool
     text: str
     retry_after_s: int = 5
     is_final: bool = False
+    degraded: str = ""
+    episode: str = ""
 
 
 class RunSelfTest(Message, frozen=True, tag="run_self_test"):

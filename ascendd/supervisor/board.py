@@ -9,6 +9,9 @@ from ascendd import __version__
 from ascendd.host.proc import own_usage, usage
 from ascendd.ipc.messages import MetricsSnapshot, Role, Stats
 from ascendd.supervisor.child import Child, ChildState
+from ascendd.supervisor.degradation import Degradation, Degradations
+from ascendd.supervisor.failure import FailureClass
+from ascendd.supervisor.phase import Phase
 from ascendd.telemetry.merge import Accumulator
 from ascendd.telemetry.metrics import SUPERVISOR_METRICS, MetricStore
 
@@ -35,19 +38,24 @@ class StatsBoard:
         self._accumulator.retire(role.value)
         self._store.remove("ascendd_process_resident_memory_bytes", (role.value,))
 
-    def count_restart(self, role: Role) -> None:
-        """Count one restart."""
+    def count_restart(self, role: Role, failure: FailureClass) -> None:
+        """Count one restart, and the failure that made it necessary."""
+        self._store.inc("ascendd_child_failures_total", 1.0, (role.value, failure.value))
         self._store.inc("ascendd_child_restarts_total", 1.0, (role.value,))
 
     def count_memory_restart(self) -> None:
         """Count one restart of the engine for want of device memory."""
         self._store.inc("ascendd_memory_restarts_total")
 
-    def set_states(self, children: Mapping[Role, Child], serving: bool) -> None:
-        """Take which children are ready and whether the instance answers."""
+    def set_states(self, children: Mapping[Role, Child], phase: Phase, degradations: Degradations) -> None:
+        """Take which children are ready, where the instance is in its life, and what it does without."""
         for role, child in children.items():
             self._store.set("ascendd_child_up", float(child.state in _SERVING), (role.value,))
-        self._store.set("ascendd_instance_ready", float(serving))
+        self._store.set("ascendd_instance_ready", float(phase is Phase.SERVING))
+        for state in Phase:
+            self._store.set("ascendd_instance_state", float(phase is state), (state.value,))
+        for what in Degradation:
+            self._store.set("ascendd_degraded", float(what in degradations), (what.value,))
 
     def measure(self, own_pid: int, child_pids: Mapping[Role, int]) -> None:
         """Read memory and CPU time of the supervisor and of each child with its workers."""

@@ -10,8 +10,8 @@ from ascendd.ipc.messages import EngineState, Role
 from ascendd.supervisor import event as ev
 from ascendd.supervisor import status
 from ascendd.supervisor.child import ChildState
+from ascendd.supervisor.child_exit import exit_code_of
 from ascendd.supervisor.phase import RUNNING, Outcome, Phase
-from ascendd.supervisor.recovery import exit_code_of
 from ascendd.supervisor.runtime import Runtime
 
 # Engine first: nothing may be generated for an API that is gone. Log writer last: it takes everybody's last lines.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 from ascendd.errors import SelfTestFailed
 from ascendd.ipc import messages as msg
@@ -15,12 +16,21 @@ from ascendd.supervisor.runtime import PEERS, Runtime
 from ascendd.supervisor.self_test import SelfTest
 
 
+@dataclass(frozen=True)
+class _Down:
+    """Why there is no engine, and when the next start is due (monotonic seconds)."""
+
+    reason: str
+    until_s: float
+
+
 class Readiness:
     """Moves the instance between STARTING, SERVING and DEGRADED."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._run = runtime
         self._self_test = SelfTest()
+        self._down: _Down | None = None
         self._episode = 0  # of the data link between engine and API
 
     def attach(self, role: Role) -> None:
@@ -87,9 +97,12 @@ class Readiness:
             self._run.children[Role.ENGINE].fault = Fault.from_error(SelfTestFailed(text))
             engine.kill_group()
 
-    def degrade(self, child: Child, text: str, delay_s: float) -> None:
-        """Note that `child` is down and back after `delay_s`, and tell why."""
+    def degrade(self, child: Child, reason: str, delay_s: float) -> None:
+        """Note that `child` is down for `reason` and is started again after `delay_s`; the seconds are counted down."""
         run = self._run
+        text = status.restart_text(reason, delay_s)
+        if child.role is Role.ENGINE:
+            self._down = _Down(reason, time.monotonic() + delay_s)
         run.phase = Phase.DEGRADED if run.was_ready else Phase.STARTING
         self._self_test.cancel()
         if child.role is Role.ENGINE:
@@ -97,14 +110,36 @@ class Readiness:
             run.tell_api(EngineState(ready=False, text=text, retry_after_s=after_s))
         run.notifier.status(f"{run.phase.value}: {text}")
 
+    def refresh(self) -> None:
+        """Tell again what changes by itself: the seconds to a restart, and what the instance does without."""
+        run = self._run
+        if run.phase is Phase.SERVING:
+            if (run.engine_state.degraded, run.engine_state.episode) != (run.degradations.text, run.episode):
+                self._tell_serving()
+            return
+        engine = run.children[Role.ENGINE]
+        if self._down is None or engine.state is not ChildState.BACKOFF or run.phase not in RUNNING:
+            return
+        left_s = max(0.0, self._down.until_s - time.monotonic())
+        text = status.restart_text(self._down.reason, left_s)
+        if text != run.engine_state.text:
+            run.tell_api(EngineState(False, text, status.retry_after_s(left_s, engine.load_s)))
+            run.notifier.status(f"{run.phase.value}: {text}")
+
+    def _tell_serving(self) -> None:
+        run = self._run
+        run.tell_api(EngineState(ready=True, text="serving", retry_after_s=0))
+        degraded = f"; degraded: {run.degradations.text}" if run.degradations.text else ""
+        run.notifier.status(f"serving {run.config.model.name} on {run.address}{degraded}")
+
     def _serve(self) -> None:
         run = self._run
         if run.phase is not Phase.SERVING:
             uptime_s = round(time.monotonic() - run.started_at_s, 3)
             run.log.info("supervisor.serving", address=run.address, uptime_s=uptime_s)
         run.phase = Phase.SERVING
-        run.tell_api(EngineState(ready=True, text="serving", retry_after_s=0))
-        run.notifier.status(f"serving {run.config.model.name} on {run.address}")
+        self._down = None
+        self._tell_serving()
         if not run.was_ready:
             run.was_ready = True
             run.notifier.ready()

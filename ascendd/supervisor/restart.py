@@ -35,6 +35,21 @@ class GiveUp:
 Decision = RestartIn | GiveUp
 
 
+class FailureWindow:
+    """Counts what happened within the last `window_s` seconds."""
+
+    def __init__(self, window_s: float) -> None:
+        self.window_s = window_s
+        self._times: collections.deque[float] = collections.deque()
+
+    def add(self, now_s: float) -> int:
+        """Count one more at `now_s` (monotonic seconds) and return how many there are with it."""
+        while self._times and now_s - self._times[0] > self.window_s:
+            self._times.popleft()
+        self._times.append(now_s)
+        return len(self._times)
+
+
 class RestartPolicy:
     """
     Exponential backoff with jitter over the failures of the last `window_s` seconds.
@@ -54,10 +69,9 @@ class RestartPolicy:
     ) -> None:
         self._min_s = backoff_min_s
         self._max_s = max(backoff_min_s, backoff_max_s)
-        self._window_s = window_s
         self._max_restarts = max_restarts
         self._first_delay_s = first_delay_s
-        self._failures: collections.deque[float] = collections.deque()
+        self._failures = FailureWindow(window_s)
 
     @classmethod
     def from_config(
@@ -81,24 +95,21 @@ class RestartPolicy:
             first_delay_s=None if loads_device else 0.0,
         )
 
-    def on_failure(self, exit_code: int, now_s: float, random: Callable[[], float]) -> Decision:
-        """
-        Decide after a failure at `now_s` (monotonic seconds); `random` gives a number in 0..1.
+    @property
+    def is_endless(self) -> bool:
+        """Whether nothing ever gives up."""
+        return self._max_restarts is None
 
-        `exit_code` is the status of the process, negative for a signal.
-        """
-        if self._max_restarts is not None and exit_code in PERMANENT_EXIT_CODES:
-            return GiveUp(f"exit status {exit_code} would come again at every start")
-        while self._failures and now_s - self._failures[0] > self._window_s:
-            self._failures.popleft()
-        self._failures.append(now_s)
-        count = len(self._failures)
+    def on_failure(self, now_s: float, random: Callable[[], float]) -> Decision:
+        """Decide after a failure at `now_s` (monotonic seconds); `random` gives a number in 0..1."""
+        num_failures = count = self._failures.add(now_s)
         if self._max_restarts is not None and count > self._max_restarts:
-            return GiveUp(f"{count} failures within {self._window_s:g} s, {self._max_restarts} restarts are allowed")
+            window_s = self._failures.window_s
+            return GiveUp(f"{count} failures within {window_s:g} s, {self._max_restarts} restarts are allowed")
         if self._first_delay_s is not None:
             if count == 1:
                 return RestartIn(self._first_delay_s, count)
             count -= 1
         # The exponent is bounded so that a child tried for ever does not overflow a float.
         delay_s = min(self._max_s, self._min_s * 2.0 ** min(count - 1, 30))
-        return RestartIn(delay_s * (1.0 + JITTER * random()), len(self._failures))
+        return RestartIn(delay_s * (1.0 + JITTER * random()), num_failures)

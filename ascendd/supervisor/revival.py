@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import random
 import signal
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from ascendd.errors import DeviceOutOfMemory
 from ascendd.host.oom_kills import OomKills
 from ascendd.ipc.messages import Role
 from ascendd.supervisor import event as ev
-from ascendd.supervisor import status
 from ascendd.supervisor.child import Child, ChildState
+from ascendd.supervisor.child_exit import ChildExit
+from ascendd.supervisor.degradation import Degradation
 from ascendd.supervisor.departure import Departure
-from ascendd.supervisor.memory_ladder import Exhausted, MemoryLadder
 from ascendd.supervisor.phase import RUNNING
 from ascendd.supervisor.process import ChildProcess
 from ascendd.supervisor.readiness import Readiness
-from ascendd.supervisor.recovery import Action, ChildExit, react
-from ascendd.supervisor.restart import RestartPolicy
+from ascendd.supervisor.recovery import Action, Reaction, RecoveryPolicy
 from ascendd.supervisor.runtime import PEERS, Runtime
-
-_MEMORY_REMEDY = (
-    "Lower engine.gpu_memory_utilization or engine.max_num_batched_tokens, and see with `ascendd doctor` who else "
-    "holds memory of the device."
-)
 
 
 class Revival:
@@ -35,16 +27,15 @@ class Revival:
     def __init__(
         self,
         runtime: Runtime,
-        policies: Mapping[Role, RestartPolicy],
+        policy: RecoveryPolicy,
         readiness: Readiness,
         departure: Departure,
     ) -> None:
         self._run = runtime
-        self._policies = policies
+        self._policy = policy
         self._readiness = readiness
         self._departure = departure
         self._oom_kills = OomKills()
-        self._ladder = MemoryLadder(runtime.config.recovery.window_s)
 
     def start(self, role: Role) -> None:
         """Start the process of `role`. Raises EngineFault where the system refuses."""
@@ -57,7 +48,7 @@ class Revival:
     def on_engine_ready(self, facts: Mapping[str, Any]) -> None:
         """Take the size of the cache that the engine got, from which a smaller one is reckoned."""
         if {"num_blocks", "block_size", "max_model_len"} <= facts.keys():
-            self._ladder.measured(
+            self._policy.measured(
                 num_blocks=int(facts["num_blocks"]),
                 block_size=int(facts["block_size"]),
                 max_model_len=int(facts["max_model_len"]),
@@ -85,37 +76,44 @@ class Revival:
             child.exited(now_s)
             self._departure.stop_next()
             return
+        reaction = self._policy.on_end(end, process.run, now_s) if run.phase in RUNNING else None
+        if reaction is not None:
+            run.open_episode(reaction.episode)
         facts = {"child": role.value, "pid": process.pid, "status": end_status, "cause": end.cause.value}
         run.log.error("supervisor.child_ended", **facts, reason=end.describe())
-        if run.phase not in RUNNING:
+        if reaction is None:
             child.back_off(now_s)
             child.cancel(now_s)
             if role is Role.API:  # an engine that dies while draining leaves the API its streams to end
                 self._departure.stop_all()
             self._departure.stop_next()
             return
-        if role is Role.ENGINE and end.fault is not None and end.fault.code == DeviceOutOfMemory.code:
-            rung = self._ladder.on_out_of_memory(now_s)
-            if isinstance(rung, Exhausted):
-                child.fail(now_s)
-                self._departure.fail(DeviceOutOfMemory(f"{end.describe()}; {rung.reason}", remedy=_MEMORY_REMEDY))
-                return
-            run.log.warning("supervisor.cache_limited", num_blocks=rung.num_blocks, rung=rung.number)
-            run.board.count_memory_restart()
-            if rung.num_blocks is not None:
-                run.limit_cache(rung.num_blocks)
-        reaction = react(end, self._policies[role], now_s, random.random)
         if reaction.action is Action.FAIL_INSTANCE:
             assert reaction.error is not None
             child.fail(now_s)
             self._departure.fail(reaction.error)
             return
+        self._plan_restart(child, end, reaction, now_s)
+
+    def _plan_restart(self, child: Child, end: ChildExit, reaction: Reaction, now_s: float) -> None:
+        run, role = self._run, child.role
+        if (rung := reaction.rung) is not None:
+            run.log.warning("supervisor.cache_limited", num_blocks=rung.num_blocks, rung=rung.number)
+            run.board.count_memory_restart()
+            if rung.num_blocks is not None:
+                run.limit_cache(rung.num_blocks)
+                text = f"KV cache of {rung.num_blocks} blocks since the device ran out of memory"
+                run.degradations.set(Degradation.KV_CACHE, text)
         child.back_off(now_s)
-        run.board.count_restart(role)
-        delay_s = reaction.delay_s
+        assert reaction.failure is not None
+        run.board.count_restart(role, reaction.failure)
         run.log.info(
-            "supervisor.restart", child=role.value, delay_s=round(delay_s, 3), num_failures=reaction.num_failures
+            "supervisor.restart",
+            child=role.value,
+            failure=reaction.failure.value,
+            delay_s=round(reaction.delay_s, 3),
+            num_failures=reaction.num_failures,
         )
-        run.later(delay_s, ev.StartDue(role, child.num_starts))
+        run.later(reaction.delay_s, ev.StartDue(role, child.num_starts))
         if role in PEERS:
-            self._readiness.degrade(child, status.restart_text(end.describe(), delay_s), delay_s)
+            self._readiness.degrade(child, end.describe(), reaction.delay_s)

@@ -15,6 +15,7 @@ from ascendd.host.systemd import Notifier
 from ascendd.ipc.messages import EngineState, Role
 from ascendd.supervisor.board import StatsBoard
 from ascendd.supervisor.child import Child
+from ascendd.supervisor.degradation import Degradations
 from ascendd.supervisor.event import Event
 from ascendd.supervisor.phase import Outcome, Phase, Timing
 from ascendd.supervisor.process_table import ProcessTable
@@ -42,10 +43,24 @@ class Runtime:
     outcome: Outcome = field(default_factory=lambda: Outcome(0))
     engine_state: EngineState = field(default_factory=lambda: EngineState(ready=False, text="starting"))
     started_at_s: float = field(default_factory=time.monotonic)
+    started_unix_s: int = field(default_factory=lambda: int(time.time()))
     config_json: bytes = b""
+    degradations: Degradations = field(default_factory=Degradations)
+    # What went wrong last and is not over, as every log line of that time has it; empty while all is well.
+    episode: str = ""
 
     def __post_init__(self) -> None:
         self.config_json = msgspec.json.encode(self.config)
+
+    def open_episode(self, number: int) -> None:
+        """Begin episode `number` of this supervisor; its id is unlike that of any other start."""
+        self.episode = f"{self.started_unix_s:x}-{number}"
+        telemetry_log.set_episode(self.episode)
+
+    def close_episode(self) -> None:
+        """Note that all is well again."""
+        self.episode = ""
+        telemetry_log.set_episode("")
 
     def limit_cache(self, num_blocks: int) -> None:
         """Configure every engine from now on with a KV cache of `num_blocks`, whatever the file says of its size."""
@@ -60,6 +75,7 @@ class Runtime:
 
     def tell_api(self, state: EngineState) -> None:
         """Have the API answer with `state` from now on, its successors included."""
+        state = msgspec.structs.replace(state, episode=self.episode, degraded=self.degradations.text)
         self.engine_state = state
         if Role.API in self.children and self.children[Role.API].configured:
             self.table.send(Role.API, state)

@@ -23,7 +23,7 @@ from ascendd.supervisor.phase import Outcome, Phase, Timing
 from ascendd.supervisor.process import ChildProcess
 from ascendd.supervisor.process_table import ProcessTable
 from ascendd.supervisor.readiness import Readiness
-from ascendd.supervisor.restart import RestartPolicy
+from ascendd.supervisor.recovery import RecoveryPolicy
 from ascendd.supervisor.revival import Revival
 from ascendd.supervisor.runtime import PEERS, Runtime
 from ascendd.supervisor.sockets import address_of
@@ -61,17 +61,13 @@ class Supervisor:
             board=StatsBoard(instance, config.model.name or ""),
             children={role: Child(role) for role in specs},
         )
-        policies = {
-            role: RestartPolicy.from_config(
-                config.recovery, device_kind=device_kind, loads_device=spec.loads_device, essential=spec.essential
-            )
-            for role, spec in specs.items()
-        }
         self._readiness = Readiness(self._run)
         self._departure = Departure(self._run)
-        self._revival = Revival(self._run, policies, self._readiness, self._departure)
+        self._revival = Revival(
+            self._run, RecoveryPolicy.of(config, specs, device_kind), self._readiness, self._departure
+        )
         monitor = HealthMonitor(deadlines or Deadlines(step_s=config.health.step_deadline_s))
-        self._watch = Watch(self._run, monitor, watchdog_s)
+        self._watch = Watch(self._run, monitor, self._readiness, watchdog_s)
 
     async def run(self) -> Outcome:
         """Start everything and return when all children are gone. Raises EngineFault where no process can be made."""
@@ -155,7 +151,7 @@ class Supervisor:
             process.kill_group()
             return
         child.hello(time.monotonic())
-        process.send(msg.Configure(self._run.config_json, process.run))
+        process.send(msg.Configure(self._run.config_json, process.run, self._run.episode))
         if child.role is Role.API:
             process.send(self._run.engine_state)
         self._readiness.attach(child.role)

@@ -9,17 +9,23 @@ import time
 
 from ascendd.ipc.messages import Role
 from ascendd.supervisor import event as ev
+from ascendd.supervisor.child import ChildState
+from ascendd.supervisor.degradation import Degradation
 from ascendd.supervisor.health import HealthMonitor
 from ascendd.supervisor.phase import Phase
-from ascendd.supervisor.runtime import Runtime
+from ascendd.supervisor.readiness import Readiness
+from ascendd.supervisor.runtime import PEERS, Runtime
 
 
 class Watch:
     """Judges children, reads their memory, sends snapshots and feeds the watchdog while its own verdict is fresh."""
 
-    def __init__(self, runtime: Runtime, monitor: HealthMonitor, watchdog_s: float | None) -> None:
+    def __init__(
+        self, runtime: Runtime, monitor: HealthMonitor, readiness: Readiness, watchdog_s: float | None
+    ) -> None:
         self._run = runtime
         self._monitor = monitor
+        self._readiness = readiness
         self._watchdog_s = watchdog_s
         self._stats_at_s = time.monotonic()
         self._measured_at_s = -runtime.timing.measure_s
@@ -36,7 +42,9 @@ class Watch:
             self._measured_at_s = now_s
             run.board.measure(os.getpid(), {process.spec.role: process.pid for process in run.table})
         self._log_stats(now_s)
-        run.board.set_states(run.children, run.phase is Phase.SERVING)
+        self._judge_degradation()
+        self._readiness.refresh()
+        run.board.set_states(run.children, run.phase, run.degradations)
         metrics = run.table.get(Role.METRICS)
         # A metrics process that does not read gets no second snapshot on top of the first.
         if metrics is not None and run.children[Role.METRICS].configured and not metrics.channel.num_pending_bytes:
@@ -61,6 +69,15 @@ class Watch:
             run.log.error("supervisor.child_hung", child=child.role.value, pid=process.pid, reason=reason)
             process.signal(signal.SIGABRT)
             run.later(run.timing.abort_grace_s, ev.KillDue(child.role, process.run))
+
+    def _judge_degradation(self) -> None:
+        run = self._run
+        missing = [role for role, child in run.children.items() if child.state is not ChildState.READY]
+        helpers = [role.value for role in missing if role not in PEERS]
+        run.degradations.set(Degradation.CHILD, f"{' and '.join(helpers)} down" if helpers else None)
+        if run.episode and not missing and run.phase is Phase.SERVING:
+            run.log.info("supervisor.episode_over")
+            run.close_episode()
 
     def _log_stats(self, now_s: float) -> None:
         interval_s = self._run.config.log.stats_interval_s

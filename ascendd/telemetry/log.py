@@ -31,6 +31,9 @@ INSTANCE_VARIABLE = "ASCENDD_INSTANCE"
 # Priorities of syslog(3), as sd-daemon(3) writes them before a line.
 _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 
+# What every line of this process has for a time (see set_episode).
+_process_fields: dict[str, str] = {}
+
 EventDict = MutableMapping[str, Any]
 
 
@@ -72,6 +75,8 @@ def configure(
 
     def add_fields(_logger: Any, _method: str, event: EventDict) -> EventDict:
         for key, value in fields.items():
+            event.setdefault(key, value)
+        for key, value in _process_fields.items():
             event.setdefault(key, value)
         return event
 
@@ -124,6 +129,13 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
 def bind_context(**values: Any) -> None:
     """Add `values` (request_id=...) to every later line of this task or thread."""
     structlog.contextvars.bind_contextvars(**values)
+
+
+def set_episode(episode: str) -> None:
+    """Have every later line of this process carry the id of a failure that is being recovered from; empty for none."""
+    _process_fields.clear()
+    if episode:
+        _process_fields["episode"] = episode
 
 
 def set_level(level: str) -> None:

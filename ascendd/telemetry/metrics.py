@@ -103,10 +103,13 @@ API_METRICS = (
 
 SUPERVISOR_METRICS = (
     _counter("ascendd_child_restarts_total", "Restarts of a child process after it ended unasked.", "role"),
+    _counter("ascendd_child_failures_total", "Unasked ends of a child process, by their class.", "role", "failure"),
     _counter("ascendd_memory_restarts_total", "Restarts of the engine for want of device memory, KV cache x 0.9 each."),
     _gauge("ascendd_child_up", "1 while the child process is ready, else 0.", "role"),
     _gauge("ascendd_build_info", "Always 1; the labels tell what runs.", "version", "instance", "model"),
     _gauge("ascendd_instance_ready", "1 while the instance answers requests, else 0."),
+    _gauge("ascendd_instance_state", "1 for the state the instance is in, 0 for all others.", "state"),
+    _gauge("ascendd_degraded", "1 while the instance serves without this, else 0.", "what"),
     _gauge("ascendd_process_resident_memory_bytes", "Resident memory of a process.", "role"),
     _counter("ascendd_process_cpu_seconds_total", "CPU time used by the processes of a role.", "role"),
 )

@@ -32,6 +32,30 @@ def test_a_killed_engine_comes_back(start, eventually):
     assert daemon.states.count("READY=1") == 1
 
 
+def test_every_failure_has_an_id_until_it_is_over(start, eventually):
+    """From the end of a child until all is well its lines have one id, those of the next start too; the next has another."""
+    daemon = start(engine=[{}, {"load_s": 0.3}, {}], extra=FAST).wait_ready()
+
+    seen = []
+    for _ in range(2):
+        daemon.kill("engine")
+        seen.append(eventually(lambda: daemon.ask()["episode"]))
+        eventually(lambda: (answer := daemon.ask())["ready"] and not answer["episode"], detail=daemon.log_text)
+    lines = [line for line in daemon.all_events() if line["event"].startswith("supervisor.")]
+    ends = [line for line in lines if line["event"] == "supervisor.child_ended"]
+    overs = [line for line in lines if line["event"] == "supervisor.episode_over"]
+
+    assert len(set(seen)) == 2
+    assert [line["episode"] for line in ends] == [line["episode"] for line in overs] == seen
+    for end, over, episode in zip(ends, overs, seen, strict=True):
+        during = lines[lines.index(end) : lines.index(over) + 1]
+        assert {line.get("episode") for line in during} == {episode}
+        assert {"supervisor.restart", "supervisor.child_started", "supervisor.self_test_passed"} <= {
+            line["event"] for line in during
+        }
+    assert "episode" not in lines[0]
+
+
 def test_counters_go_on_over_a_restart(start, eventually):
     """The engine's counters on /metrics never go back, and the restart is counted."""
     daemon = start(extra=FAST).wait_ready()
@@ -131,6 +155,7 @@ def test_an_engine_without_memory_gets_a_smaller_cache_twice(start):
     assert daemon.wait_exit() == 70
     ready = [event["num_blocks"] for event in daemon.events("supervisor.child_ready") if event["child"] == "engine"]
     assert ready == [100, 90, 81]
+    assert any("; degraded: KV cache of 81 blocks since the device ran out" in status for status in daemon.statuses)
     failed = daemon.events("supervisor.failed")[-1]
     assert failed["code"] == "ASD-D03"
     assert "out of device memory 3 times within" in failed["error"]

@@ -8,6 +8,9 @@ import time
 from ascendd.ipc.messages import Role, Sample, Stats
 from ascendd.supervisor.board import StatsBoard
 from ascendd.supervisor.child import Child, ChildState
+from ascendd.supervisor.degradation import Degradation, Degradations
+from ascendd.supervisor.failure import FailureClass
+from ascendd.supervisor.phase import Phase
 
 GENERATED, RUNNING = "ascendd_engine_generation_tokens_total", "ascendd_engine_sequences_running"
 
@@ -22,16 +25,22 @@ def test_the_snapshot_has_children_and_supervisor():
     board = StatsBoard("blue", "qwen2")
     engine, api = Child(Role.ENGINE), Child(Role.API)
     engine.state = ChildState.READY
+    degradations = Degradations()
+    degradations.set(Degradation.KV_CACHE, "KV cache of 90 blocks")
 
     board.take(Role.ENGINE, Stats([Sample(GENERATED, 7.0)]))
-    board.set_states({Role.ENGINE: engine, Role.API: api}, serving=False)
-    board.count_restart(Role.API)
+    board.set_states({Role.ENGINE: engine, Role.API: api}, Phase.DEGRADED, degradations)
+    board.count_restart(Role.API, FailureClass.HANG)
     found = values(board)
 
     assert found[GENERATED, ()] == 7
     assert (found["ascendd_child_up", ("engine",)], found["ascendd_child_up", ("api",)]) == (1, 0)
     assert found["ascendd_instance_ready", ()] == 0
     assert found["ascendd_child_restarts_total", ("api",)] == 1
+    assert found["ascendd_child_failures_total", ("api", "hang")] == 1
+    states = {labels[0]: value for (name, labels), value in found.items() if name == "ascendd_instance_state"}
+    assert [state for state, value in states.items() if value] == ["degraded"]
+    assert (found["ascendd_degraded", ("kv_cache",)], found["ascendd_degraded", ("device",)]) == (1, 0)
     (info,) = [labels for name, labels in found if name == "ascendd_build_info"]
     assert info[1:] == ("blue", "qwen2")
 
