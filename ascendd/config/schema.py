@@ -149,6 +149,8 @@ class RecoverySection(Section, frozen=True):
     backoff_min_s: Seconds | None = None
     backoff_max_s: Seconds | None = None
     drain_timeout_s: Seconds = 30.0
+    # How long the devices of an engine that ended may be held by somebody before the instance fails.
+    release_timeout_s: Timeout = 120.0
 
 
 class LogSection(Section, frozen=True):

@@ -6,7 +6,7 @@ The state machine of one child process. Pure: it holds states and times, other m
        |                   +------- stop -----+---- stop -------+----- stop ------+--> STOPPING --exited--> STOPPED
        |                   |                  |                 |                 |
        |                   +------------------+--- died --------+-----------------+--> BACKOFF --start--> STARTING
-       +---- cancel ---- BACKOFF                                                       or FAILED
+       +---- cancel ---- BACKOFF --give_up--> FAILED                                   or FAILED
 """
 
 from __future__ import annotations
@@ -99,6 +99,10 @@ class Child:
     def cancel(self, now_s: float) -> None:
         """Move from BACKOFF to STOPPED: the start that was due is not wanted any more."""
         self._move(ChildState.STOPPED, {ChildState.BACKOFF}, now_s)
+
+    def give_up(self, now_s: float) -> None:
+        """Move from BACKOFF to FAILED: what the start that was due waited for did not come."""
+        self._move(ChildState.FAILED, {ChildState.BACKOFF}, now_s)
 
     def _move(self, target: ChildState, sources: set[ChildState] | frozenset[ChildState], now_s: float) -> None:
         assert self.state in sources, f"{self.role.value}: no arrow from {self.state.value} to {target.value}"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ascendd.ipc.messages import Role
+from ascendd.supervisor.release import DeviceReading
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,14 @@ class StartDue:
 
     role: Role
     num_starts: int
+
+
+@dataclass(frozen=True)
+class DevicesRead:
+    """The devices were looked at for start number `num_starts` + 1 of the engine."""
+
+    num_starts: int
+    reading: DeviceReading
 
 
 @dataclass(frozen=True)
@@ -78,6 +87,7 @@ Event = (
     MessageReceived
     | ChildEnded
     | StartDue
+    | DevicesRead
     | SelfTestOverdue
     | SelfTestFailure
     | KillDue

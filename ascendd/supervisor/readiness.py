@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ascendd.errors import SelfTestFailed
 from ascendd.ipc import messages as msg
@@ -22,6 +22,19 @@ class _Down:
 
     reason: str
     until_s: float
+    waits_for: str = ""
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the start is due."""
+        return max(0.0, self.until_s - time.monotonic())
+
+    @property
+    def text(self) -> str:
+        """Why there is none, and when or for what one comes."""
+        if self.waits_for:
+            return f"{self.reason}; not restarted yet: {self.waits_for}"
+        return status.restart_text(self.reason, self.left_s)
 
 
 class Readiness:
@@ -120,11 +133,16 @@ class Readiness:
         engine = run.children[Role.ENGINE]
         if self._down is None or engine.state is not ChildState.BACKOFF or run.phase not in RUNNING:
             return
-        left_s = max(0.0, self._down.until_s - time.monotonic())
-        text = status.restart_text(self._down.reason, left_s)
+        text, left_s = self._down.text, self._down.left_s
         if text != run.engine_state.text:
             run.tell_api(EngineState(False, text, status.retry_after_s(left_s, engine.load_s)))
             run.notifier.status(f"{run.phase.value}: {text}")
+
+    def waits(self, text: str) -> None:
+        """Note what the start of the engine, which is due, waits for."""
+        if self._down is not None:
+            self._down = replace(self._down, waits_for=text)
+            self.refresh()
 
     def _tell_serving(self) -> None:
         run = self._run

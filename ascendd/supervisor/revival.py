@@ -18,6 +18,8 @@ from ascendd.supervisor.phase import RUNNING
 from ascendd.supervisor.process import ChildProcess
 from ascendd.supervisor.readiness import Readiness
 from ascendd.supervisor.recovery import Action, Reaction, RecoveryPolicy
+from ascendd.supervisor.release import DeviceReading
+from ascendd.supervisor.respawn import Devices, Respawn
 from ascendd.supervisor.runtime import PEERS, Runtime
 
 
@@ -30,15 +32,27 @@ class Revival:
         policy: RecoveryPolicy,
         readiness: Readiness,
         departure: Departure,
+        devices: Devices,
     ) -> None:
         self._run = runtime
         self._policy = policy
         self._readiness = readiness
         self._departure = departure
+        self._respawn = Respawn(runtime, devices, readiness, departure, self._make)
         self._oom_kills = OomKills()
 
     def start(self, role: Role) -> None:
-        """Start the process of `role`. Raises EngineFault where the system refuses."""
+        """Start `role`, the engine once its devices were looked at. Raises EngineFault where the system refuses."""
+        if role is Role.ENGINE:
+            self._respawn.due(self._run.children[role].num_starts)
+        else:
+            self._make(role)
+
+    def on_devices_read(self, num_starts: int, reading: DeviceReading) -> None:
+        """Start the engine where its devices are free."""
+        self._respawn.on_read(num_starts, reading)
+
+    def _make(self, role: Role) -> None:
         run = self._run
         child = run.children[role]
         child.start(time.monotonic())
@@ -93,9 +107,9 @@ class Revival:
             child.fail(now_s)
             self._departure.fail(reaction.error)
             return
-        self._plan_restart(child, end, reaction, now_s)
+        self._plan_restart(child, process.pid, end, reaction)
 
-    def _plan_restart(self, child: Child, end: ChildExit, reaction: Reaction, now_s: float) -> None:
+    def _plan_restart(self, child: Child, pid: int, end: ChildExit, reaction: Reaction) -> None:
         run, role = self._run, child.role
         if (rung := reaction.rung) is not None:
             run.log.warning("supervisor.cache_limited", num_blocks=rung.num_blocks, rung=rung.number)
@@ -104,7 +118,9 @@ class Revival:
                 run.limit_cache(rung.num_blocks)
                 text = f"KV cache of {rung.num_blocks} blocks since the device ran out of memory"
                 run.degradations.set(Degradation.KV_CACHE, text)
-        child.back_off(now_s)
+        child.back_off(time.monotonic())
+        if role is Role.ENGINE:
+            self._respawn.ended(pid, checks_device=reaction.checks_device)
         assert reaction.failure is not None
         run.board.count_restart(role, reaction.failure)
         run.log.info(

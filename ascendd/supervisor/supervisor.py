@@ -18,12 +18,15 @@ from ascendd.supervisor import status
 from ascendd.supervisor.board import StatsBoard
 from ascendd.supervisor.child import Child, ChildState
 from ascendd.supervisor.departure import Departure
+from ascendd.supervisor.device_probe import DeviceProbe
 from ascendd.supervisor.health import Deadlines, HealthMonitor
 from ascendd.supervisor.phase import Outcome, Phase, Timing
 from ascendd.supervisor.process import ChildProcess
 from ascendd.supervisor.process_table import ProcessTable
 from ascendd.supervisor.readiness import Readiness
 from ascendd.supervisor.recovery import RecoveryPolicy
+from ascendd.supervisor.release import ReleaseProof
+from ascendd.supervisor.respawn import Devices, Probe
 from ascendd.supervisor.revival import Revival
 from ascendd.supervisor.runtime import PEERS, Runtime
 from ascendd.supervisor.sockets import address_of
@@ -49,6 +52,7 @@ class Supervisor:
         watchdog_s: float | None = None,
         deadlines: Deadlines | None = None,
         timing: Timing | None = None,
+        probe: Probe | None = None,
     ) -> None:
         events: asyncio.Queue[ev.Event] = asyncio.Queue()
         self._run = Runtime(
@@ -64,7 +68,11 @@ class Supervisor:
         self._readiness = Readiness(self._run)
         self._departure = Departure(self._run)
         self._revival = Revival(
-            self._run, RecoveryPolicy.of(config, specs, device_kind), self._readiness, self._departure
+            self._run,
+            RecoveryPolicy.of(config, specs, device_kind),
+            self._readiness,
+            self._departure,
+            Devices(ReleaseProof(device_kind), probe or DeviceProbe.of(config, device_kind)),
         )
         monitor = HealthMonitor(deadlines or Deadlines(step_s=config.health.step_deadline_s))
         self._watch = Watch(self._run, monitor, self._readiness, watchdog_s)
@@ -101,6 +109,8 @@ class Supervisor:
                     self._revival.on_end(run.children[role], process, end_status)
             case ev.StartDue(role, num_starts):
                 self._revival.on_start_due(role, num_starts)
+            case ev.DevicesRead(num_starts, reading):
+                self._revival.on_devices_read(num_starts, reading)
             case ev.SelfTestOverdue(episode):
                 self._readiness.on_overdue(episode)
             case ev.SelfTestFailure(number, text):

@@ -1,7 +1,7 @@
 """
 A supervisor with fake children: daemon_main.py CONFIG_FILE OPTIONS, options as JSON.
 
-plan: see fake_role.py. deadlines, timing: fields to replace, so that hangs take no minutes.
+plan: see fake_role.py. deadlines, timing: fields to replace, so that hangs take no minutes. reading: see FileProbe.
 """
 
 from __future__ import annotations
@@ -21,10 +21,22 @@ from ascendd.ipc.messages import Role
 from ascendd.supervisor.health import Deadlines
 from ascendd.supervisor.instance import complete, run_instance
 from ascendd.supervisor.phase import Timing
+from ascendd.supervisor.release import DeviceReading
 from ascendd.supervisor.sockets import open_listener
 from ascendd.supervisor.spec import build_specs
 from ascendd.supervisor.supervisor import Supervisor
 from ascendd.telemetry import log
+
+
+class FileProbe:
+    """Reads the devices from a file that the test writes; nobody holds any while there is none."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self, old_leader: int | None) -> DeviceReading:
+        return DeviceReading(**json.loads(self._path.read_text())) if self._path.exists() else DeviceReading()
+
 
 FAKE = Path(__file__).resolve().parent / "fake_role.py"
 
@@ -64,6 +76,7 @@ def short(config, specs, options) -> int:
             watchdog_s=watchdog_interval_s(),
             deadlines=dataclasses.replace(Deadlines(), **options.get("deadlines", {})),
             timing=dataclasses.replace(Timing(), **options.get("timing", {})),
+            probe=FileProbe(Path(options["reading"])) if "reading" in options else None,
         )
         return asyncio.run(supervisor.run()).exit_code
 

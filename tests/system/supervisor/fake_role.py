@@ -5,7 +5,8 @@ An engine or an API without torch or aiohttp that speaks the control link for re
 
 PLAN is JSON: {"engine": [step, step ...], "api": [...]}; start number n of a role follows step n, the last one repeats.
 A step may have: load_s, exit (status after Hello), fault (an error class to die of), crash_after_s, hang_after_s (a step
-that never ends), out_of_memory_after_s, mute_after_s (no more heartbeats), self_test_fault, drain_s, ignore_shutdown.
+that never ends), out_of_memory_after_s, mute_after_s (no more heartbeats), self_test_fault, drain_s, ignore_shutdown,
+worker (it has a process in its group).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -48,6 +50,8 @@ class FakeRole:
             assert arguments.listen_fd is not None
             listener = socket.socket(fileno=arguments.listen_fd)
             threading.Thread(target=self._answer, args=(listener,), daemon=True).start()
+        if step.get("worker"):
+            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         self._load(channel, float(step.get("load_s", 0.0)))
         if "fault" in step:
             raise getattr(errors, step["fault"])(f"{self._role.value} was told to fail", remedy="Tell it otherwise.")

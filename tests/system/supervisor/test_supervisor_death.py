@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -160,6 +161,55 @@ def test_an_engine_without_memory_gets_a_smaller_cache_twice(start):
     assert failed["code"] == "ASD-D03"
     assert "out of device memory 3 times within" in failed["error"]
     assert "gpu_memory_utilization" in failed["remedy"]
+
+
+def test_an_engine_waits_until_nobody_holds_its_device(start, eventually, tmp_path):
+    """No start while a process of the old engine is left: everybody is told who it is, and a free device starts it."""
+    reading = tmp_path / "reading.json"
+    daemon = start(extra=FAST, timing={}, reading=str(reading)).wait_ready()
+    reading.write_text(json.dumps({"holders": ["python3 (pid 4711) on /dev/davinci0"]}))
+
+    old = daemon.kill("engine")
+    held = eventually(lambda: "4711" in (answer := daemon.ask())["text"] and answer, detail=daemon.log_text)
+    starts = len(daemon.events("supervisor.child_started"))
+    reading.unlink()
+    daemon.wait_restarted("engine", old)
+    eventually(lambda: daemon.ask()["ready"])
+
+    assert held["ready"] is False
+    assert held["text"].endswith("not restarted yet: the device is still held by python3 (pid 4711) on /dev/davinci0")
+    assert any("4711" in status for status in daemon.statuses)
+    assert starts == len(daemon.events("supervisor.child_started")) - 1
+    assert daemon.events("supervisor.devices_released")
+
+
+def test_a_device_that_is_never_released_ends_the_instance(start, tmp_path):
+    """After recovery.release_timeout_s the instance fails with 70 and names the process that holds the chip."""
+    reading = tmp_path / "reading.json"
+    extra = FAST.replace("}", ", release_timeout_s: 0.5}")
+    daemon = start(extra=extra, timing={}, reading=str(reading)).wait_ready()
+    reading.write_text(json.dumps({"holders": ["vllm (pid 4711) on NPU 0 chip 0"]}))
+
+    daemon.kill("engine")
+
+    assert daemon.wait_exit() == 70
+    (failed,) = daemon.events("supervisor.failed")
+    assert failed["code"] == "ASD-D02"
+    assert "held by vllm (pid 4711) on NPU 0 chip 0" in failed["error"]
+
+
+def test_a_killed_engine_leaves_no_worker_behind(start, eventually):
+    """What the old engine had started in its group is gone before the next one starts."""
+    daemon = start(engine=[{"worker": True}, {}], extra=FAST).wait_ready()
+    old = daemon.pid("engine")
+    (worker,) = psutil.Process(old).children()
+
+    daemon.kill("engine")
+    daemon.wait_restarted("engine", old)
+
+    assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+    (released,) = daemon.events("supervisor.devices_released")
+    assert released["after_s"] >= 0
 
 
 def test_too_many_deaths_end_the_instance(start):

@@ -16,12 +16,13 @@ ARROWS = {
     ("drain", ChildState.READY): ChildState.DRAINING,
     ("exited", ChildState.STOPPING): ChildState.STOPPED,
     ("cancel", ChildState.BACKOFF): ChildState.STOPPED,
+    ("give_up", ChildState.BACKOFF): ChildState.FAILED,
 }
 for _source in (ChildState.STARTING, ChildState.LOADING, ChildState.READY, ChildState.DRAINING):
     ARROWS["stop", _source] = ChildState.STOPPING
     ARROWS["back_off", _source] = ChildState.BACKOFF
     ARROWS["fail", _source] = ChildState.FAILED
-METHODS = ("start", "hello", "ready", "drain", "stop", "exited", "back_off", "fail", "cancel")
+METHODS = ("start", "hello", "ready", "drain", "stop", "exited", "back_off", "fail", "cancel", "give_up")
 
 
 @pytest.mark.parametrize("method", METHODS)
