@@ -136,7 +136,10 @@ class AdmissionSection(Section, frozen=True):
 class HealthSection(Section, frozen=True):
     """When a child counts as hung."""
 
+    # One step of the engine; longer for one whose tokens took longer lately.
     step_deadline_s: Timeout = 120.0
+    # Loading without any progress.
+    load_deadline_s: Timeout = 600.0
     self_test_timeout_s: Timeout = 60.0
 
 

@@ -80,6 +80,7 @@ class EngineCore:
         )
         self._out_of_memory = OutOfMemory(self._scheduler, runner, is_alone=config.tensor_parallel_size == 1)
         self._adapters = AdapterRegistry(runner, config.max_cpu_loras, config.model_name)
+        self.on_scheduled: Callable[[int], None] = _nobody_asks
         self._seed_root = config.seed
         self._num_seeds = 0
         self._failed: list[SequenceFailed] = []
@@ -207,6 +208,7 @@ class EngineCore:
             output = self._scheduler.schedule()
             if not output.chunks:
                 return None
+            self.on_scheduled(output.num_tokens)
             try:
                 result = self._runner.execute(output)
             except DeviceOutOfMemory as error:
@@ -277,6 +279,10 @@ class EngineCore:
         self.metrics.set("ascendd_engine_kv_blocks_used", self._kv.pool.num_used_blocks)
         self.metrics.set("ascendd_engine_kv_usage_ratio", self._kv.usage)
         self.metrics.set("ascendd_engine_kv_fragmentation_ratio", self._scheduler.kv_fragmentation)
+
+
+def _nobody_asks(_num_tokens: int) -> None:
+    pass
 
 
 def _nothing_to_draw(sequence: Sequence) -> SequenceFailed:

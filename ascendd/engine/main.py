@@ -167,6 +167,7 @@ class EngineLoop:
         self._facts = facts
         self._link = link
         self._progress = progress
+        core.on_scheduled = progress.scheduled
         self._data: BlockingChannel[DataMessage] | None = None
         self._logger = log.get_logger("engine")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import faulthandler
 import os
 import signal
 import socket
@@ -84,6 +85,8 @@ def run_role(
     arguments = parse_arguments(role, argv)
     # The supervisor decides when children end; a Ctrl-C in the terminal must not hit them first.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The supervisor asks for the stacks of all threads when something hangs; written even from within a C call.
+    faulthandler.register(signal.SIGUSR1, file=sys.__stderr__ or sys.stderr, all_threads=True)
     channel: BlockingChannel[ControlMessage] = BlockingChannel(arguments.control_socket(), ControlMessage)
     try:
         return body(arguments, channel)

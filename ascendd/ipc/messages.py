@@ -188,12 +188,19 @@ class Ready(Message, frozen=True, tag="ready"):
 
 
 class Heartbeat(Message, frozen=True, tag="heartbeat"):
-    """Sent once a second. `inflight_s` is how long the current step has run, 0 when none does."""
+    """
+    Sent once a second. `inflight_s` is how long the current step has run, 0 when none does.
+
+    That step has `step_tokens` tokens; `token_s` is what a token of a prompt took lately at the
+    worst, in seconds; 0 where none was seen.
+    """
 
     step_seq: int = 0
     inflight_s: float = 0.0
     num_running: int = 0
     num_waiting: int = 0
+    step_tokens: int = 0
+    token_s: float = 0.0
 
 
 class Sample(msgspec.Struct, array_like=True, gc=False, frozen=True):

@@ -44,6 +44,8 @@ class Child:
         self.since_s = 0.0
         self.started_at_s = 0.0
         self.heard_at_s = 0.0
+        self.progressed_at_s = 0.0
+        self._progress: tuple[str, float] | None = None
         self.heartbeat = Heartbeat()
         self.fault: Fault | None = None
         self.num_starts = 0
@@ -63,13 +65,23 @@ class Child:
         """Move from STOPPED or BACKOFF to STARTING: a process was made."""
         self._move(ChildState.STARTING, {ChildState.STOPPED, ChildState.BACKOFF}, now_s)
         self.num_starts += 1
-        self.started_at_s = self.heard_at_s = now_s
+        self.started_at_s = self.heard_at_s = self.progressed_at_s = now_s
+        self._progress = None
         self.heartbeat = Heartbeat()
         self.fault = None
 
     def hello(self, now_s: float) -> None:
         """Move from STARTING to LOADING: it spoke and was configured."""
         self._move(ChildState.LOADING, {ChildState.STARTING}, now_s)
+        self.progressed_at_s = now_s
+
+    def progressed(self, phase: str, fraction: float, now_s: float) -> bool:
+        """Take what it tells of its load; return whether that is further than it was. Saying the same again is not."""
+        if (phase, fraction) == self._progress:
+            return False
+        self._progress = (phase, fraction)
+        self.progressed_at_s = now_s
+        return True
 
     def ready(self, now_s: float) -> None:
         """Move from LOADING to READY: it can work; remembers how long that took."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ascendd.ipc.messages import Role
+from ascendd.ipc.messages import Heartbeat, Role
 from ascendd.supervisor.child import Child, ChildState
 
 
@@ -13,9 +13,24 @@ class Deadlines:
     """How long a child may be silent, in seconds."""
 
     hello_s: float = 60.0  # from the start of the process to Hello: an interpreter on a busy disk
-    loading_s: float = 600.0  # without any message while it loads: one huge weight file on a slow disk
+    loading_s: float = 600.0  # without progress while it loads: one huge weight file on a slow disk
     heartbeat_s: float = 30.0  # without a heartbeat once it is ready
     step_s: float = 120.0  # one engine step; health.step_deadline_s
+
+
+# A step may take this many times as long as its tokens took lately at the worst, and as long as step_s at the most.
+PATIENCE = 10.0
+
+
+def step_deadline_of(heartbeat: Heartbeat, step_s: float) -> float:
+    """
+    Return how long the step that `heartbeat` tells of may run, in seconds.
+
+    `step_s`, and more where its tokens took that long lately: the widest prefill of a large model on a slow host is no
+    hang. Never more than PATIENCE times `step_s`, so that one slow step does not hide a hang for hours.
+    """
+    expected_s = heartbeat.step_tokens * heartbeat.token_s
+    return min(max(step_s, PATIENCE * expected_s), PATIENCE * step_s)
 
 
 def hang_reason(child: Child, deadlines: Deadlines, now_s: float) -> str | None:
@@ -23,15 +38,19 @@ def hang_reason(child: Child, deadlines: Deadlines, now_s: float) -> str | None:
     silent_s = now_s - child.heard_at_s
     if child.state is ChildState.STARTING and silent_s > deadlines.hello_s:
         return f"no Hello for {silent_s:.0f} s"
-    if child.state is ChildState.LOADING and silent_s > deadlines.loading_s:
-        return f"no sign of progress for {silent_s:.0f} s while loading"
+    # Heartbeats of another thread do not count here: a disk that does not answer leaves them running.
+    stuck_s = now_s - child.progressed_at_s
+    if child.state is ChildState.LOADING and stuck_s > deadlines.loading_s:
+        return f"no sign of progress for {stuck_s:.0f} s while loading"
     if child.state in (ChildState.READY, ChildState.DRAINING):
         if silent_s > deadlines.heartbeat_s:
             return f"no heartbeat for {silent_s:.0f} s"
         # The child measured the step when it sent the heartbeat; the silence since then belongs to it, too.
         step_s = child.heartbeat.inflight_s + silent_s if child.heartbeat.inflight_s > 0 else 0.0
-        if child.role is Role.ENGINE and step_s > deadlines.step_s:
-            return f"step {child.heartbeat.step_seq} has run for {step_s:.0f} s, the deadline is {deadlines.step_s:g} s"
+        deadline_s = step_deadline_of(child.heartbeat, deadlines.step_s)
+        if child.role is Role.ENGINE and step_s > deadline_s:
+            what = f"step {child.heartbeat.step_seq} of {child.heartbeat.step_tokens} tokens"
+            return f"{what} has run for {step_s:.0f} s, its deadline is {deadline_s:.0f} s"
     return None
 
 

@@ -61,8 +61,7 @@ class Readiness:
         left_s = status.remaining_s(time.monotonic() - child.started_at_s, fraction, child.load_s)
         run.tell_api(EngineState(ready=False, text=text, retry_after_s=left_s))
         run.notifier.status(text)
-        if not run.was_ready:
-            run.notifier.extend_timeout(run.timing.extend_s)
+        run.extend_start(run.config.health.load_deadline_s)
 
     def prove(self) -> None:
         """Have the API ask for one token over the whole path; an engine that passed before serves meanwhile."""
@@ -137,6 +136,17 @@ class Readiness:
         if text != run.engine_state.text:
             run.tell_api(EngineState(False, text, status.retry_after_s(left_s, engine.load_s)))
             run.notifier.status(f"{run.phase.value}: {text}")
+
+    def withdraw(self, child: Child, reason: str) -> None:
+        """Answer nothing more over `child`, which hangs and is about to be ended."""
+        run = self._run
+        if child.role not in PEERS or run.phase not in RUNNING:
+            return
+        run.phase = Phase.DEGRADED if run.was_ready else Phase.STARTING
+        self._self_test.cancel()
+        text = f"{child.role.value} hangs ({reason}) and is being ended; it will be restarted"
+        run.tell_api(EngineState(ready=False, text=text, retry_after_s=status.retry_after_s(0.0, child.load_s)))
+        run.notifier.status(f"{run.phase.value}: {text}")
 
     def waits(self, text: str) -> None:
         """Note what the start of the engine, which is due, waits for."""

@@ -130,6 +130,7 @@ class Revival:
             delay_s=round(reaction.delay_s, 3),
             num_failures=reaction.num_failures,
         )
+        run.extend_start(reaction.delay_s + run.config.health.load_deadline_s)
         run.later(reaction.delay_s, ev.StartDue(role, child.num_starts))
         if role in PEERS:
             self._readiness.degrade(child, end.describe(), reaction.delay_s)

@@ -62,6 +62,11 @@ class Runtime:
         self.episode = ""
         telemetry_log.set_episode("")
 
+    def extend_start(self, seconds: float) -> None:
+        """Have systemd wait `seconds` more for the start, because something went forward."""
+        if not self.was_ready:
+            self.notifier.extend_timeout(seconds + self.timing.extend_s)
+
     def limit_cache(self, num_blocks: int) -> None:
         """Configure every engine from now on with a KV cache of `num_blocks`, whatever the file says of its size."""
         engine = msgspec.structs.replace(

@@ -74,7 +74,9 @@ class Supervisor:
             self._departure,
             Devices(ReleaseProof(device_kind), probe or DeviceProbe.of(config, device_kind)),
         )
-        monitor = HealthMonitor(deadlines or Deadlines(step_s=config.health.step_deadline_s))
+        monitor = HealthMonitor(
+            deadlines or Deadlines(step_s=config.health.step_deadline_s, loading_s=config.health.load_deadline_s)
+        )
         self._watch = Watch(self._run, monitor, self._readiness, watchdog_s)
 
     async def run(self) -> Outcome:
@@ -132,7 +134,8 @@ class Supervisor:
             case msg.Hello(_, _, version):
                 self._on_hello(child, process, version)
             case msg.Progress(phase, fraction):
-                self._readiness.on_progress(child, status.progress_text(phase, fraction), fraction)
+                if child.progressed(phase, fraction, time.monotonic()):
+                    self._readiness.on_progress(child, status.progress_text(phase, fraction), fraction)
             case msg.Ready(facts) if child.state is ChildState.LOADING:
                 child.ready(time.monotonic())
                 load_s = round(child.load_s or 0.0, 3)

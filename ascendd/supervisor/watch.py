@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import os
 import signal
+import stat
 import time
 
 from ascendd.ipc.messages import Role
@@ -13,6 +15,7 @@ from ascendd.supervisor.child import ChildState
 from ascendd.supervisor.degradation import Degradation
 from ascendd.supervisor.health import HealthMonitor
 from ascendd.supervisor.phase import Phase
+from ascendd.supervisor.process import ChildProcess
 from ascendd.supervisor.readiness import Readiness
 from ascendd.supervisor.runtime import PEERS, Runtime
 
@@ -36,8 +39,6 @@ class Watch:
         now_s = time.monotonic()
         self._end_hung(now_s)
         run.notifier.settle()
-        if run.phase is Phase.STARTING:
-            run.notifier.extend_timeout(run.timing.extend_s)
         if now_s - self._measured_at_s >= run.timing.measure_s:
             self._measured_at_s = now_s
             run.board.measure(os.getpid(), {process.spec.role: process.pid for process in run.table})
@@ -67,8 +68,21 @@ class Watch:
             assert process is not None
             process.hung = True
             run.log.error("supervisor.child_hung", child=child.role.value, pid=process.pid, reason=reason)
+            self._readiness.withdraw(child, reason)
+            self._dump_stacks(process)
             process.signal(signal.SIGABRT)
             run.later(run.timing.abort_grace_s, ev.KillDue(child.role, process.run))
+
+    def _dump_stacks(self, hung: ChildProcess) -> None:
+        """Have all but `hung`, for which SIGABRT does it, write where they are: it may be the fault of another."""
+        run = self._run
+        run.log.error("supervisor.stacks", child="supervisor", pid=os.getpid())
+        _dump_own_stacks()
+        for process in run.table:
+            # Before Hello a process has no handler yet, and the signal would end it.
+            if process is not hung and run.children[process.spec.role].configured:
+                run.log.error("supervisor.stacks", child=process.spec.role.value, pid=process.pid)
+                process.signal(signal.SIGUSR1)
 
     def _judge_degradation(self) -> None:
         run = self._run
@@ -85,3 +99,15 @@ class Watch:
             self._stats_at_s = now_s
             if (line := self._run.board.stats_line(now_s)) is not None:
                 self._run.log.info("supervisor.stats", **line)
+
+
+def _dump_own_stacks() -> None:
+    """Write them without ever waiting for the log writer, which may be the one that hangs."""
+    if not stat.S_ISFIFO(os.fstat(2).st_mode):
+        faulthandler.dump_traceback(file=2, all_threads=True)
+        return
+    fd = os.open("/proc/self/fd/2", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        faulthandler.dump_traceback(file=fd, all_threads=True)
+    finally:
+        os.close(fd)

@@ -6,7 +6,7 @@ An engine or an API without torch or aiohttp that speaks the control link for re
 PLAN is JSON: {"engine": [step, step ...], "api": [...]}; start number n of a role follows step n, the last one repeats.
 A step may have: load_s, exit (status after Hello), fault (an error class to die of), crash_after_s, hang_after_s (a step
 that never ends), out_of_memory_after_s, mute_after_s (no more heartbeats), self_test_fault, drain_s, ignore_shutdown,
-worker (it has a process in its group).
+worker (it has a process in its group), stuck_at (the fraction of its load beyond which it does not come).
 """
 
 from __future__ import annotations
@@ -52,17 +52,18 @@ class FakeRole:
             threading.Thread(target=self._answer, args=(listener,), daemon=True).start()
         if step.get("worker"):
             subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-        self._load(channel, float(step.get("load_s", 0.0)))
+        self._load(channel, float(step.get("load_s", 0.0)), float(step.get("stuck_at", 1.0)))
         if "fault" in step:
             raise getattr(errors, step["fault"])(f"{self._role.value} was told to fail", remedy="Tell it otherwise.")
         num_blocks = config.engine.max_num_blocks or 100
         channel.send(msg.Ready({"run": run, "num_blocks": num_blocks, "block_size": 16, "max_model_len": 128}))
         return self._serve(channel, step)
 
-    def _load(self, channel: BlockingChannel[ControlMessage], load_s: float) -> None:
+    def _load(self, channel: BlockingChannel[ControlMessage], load_s: float, stuck_at: float) -> None:
         started = time.monotonic()
         while (elapsed := time.monotonic() - started) < load_s:
-            channel.send(msg.Progress("loading", elapsed / load_s))
+            channel.send(msg.Heartbeat())
+            channel.send(msg.Progress("loading", min(elapsed / load_s, stuck_at)))
             time.sleep(min(0.05, load_s))
 
     def _serve(self, channel: BlockingChannel[ControlMessage], step: dict) -> int:

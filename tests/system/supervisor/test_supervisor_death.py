@@ -102,19 +102,42 @@ def test_a_killed_helper_disturbs_nobody(start, eventually, role):
     assert eventually(lambda: daemon.metrics().get('ascendd_child_restarts_total{role="metrics"}')) == 1
 
 
-def test_a_hung_step_is_ended_with_its_stacks(start):
-    """A step beyond its deadline: SIGABRT writes all stacks to the log, and a new engine is started."""
+def test_a_hung_step_is_ended_with_the_stacks_of_all(start):
+    """A step beyond its deadline: ready is withdrawn, every process writes its stacks, and a new engine is started."""
     daemon = start(engine=[{"hang_after_s": 0.5}, {}], extra=FAST, deadlines={"step_s": 1.0}, timing={"tick_s": 0.2})
     daemon.wait_ready()
     old = daemon.pid("engine")
 
     daemon.wait_restarted("engine", old)
 
+    assert any(status.startswith("degraded: engine hangs (step ") for status in daemon.statuses)
+    stacks = [line["child"] for line in daemon.events("supervisor.stacks")]
+    assert stacks == ["supervisor", "metrics", "api"]
+    # One dump of all threads a process: the supervisor's loop, the exporter, the fake API, the hung engine.
+    for place in ("supervisor.py", "exporter.py", "fake_role.py"):
+        assert place in daemon.log_text()
+    assert daemon.log_text().count("(most recent call first)") >= 4
     (hung,) = daemon.events("supervisor.child_hung")
-    assert "the deadline is 1 s" in hung["reason"]
+    assert "its deadline is 1 s" in hung["reason"]
     assert daemon.events("supervisor.child_ended")[0]["cause"] == "hung"
     assert "Fatal Python error: Aborted" in daemon.log_text()
     assert "fake_role.py" in daemon.log_text()
+
+
+def test_a_load_that_does_not_go_forward_is_a_hang(start):
+    """Heartbeats and the same fraction again and again are no progress: the engine is ended and started again."""
+    daemon = start(
+        engine=[{"load_s": 60.0, "stuck_at": 0.01}, {}],
+        extra=FAST,
+        deadlines={"loading_s": 1.0},
+        timing={"tick_s": 0.2},
+    )
+    daemon.wait_ready()
+
+    assert "no sign of progress for 1 s while loading" in daemon.events("supervisor.child_hung")[0]["reason"]
+    assert daemon.events("supervisor.restart")[0]["failure"] == "hang"
+    extensions = [state for state in daemon.states if state.startswith("EXTEND_TIMEOUT_USEC=")]
+    assert len(extensions) < 40  # not once a second for as long as nothing moves
 
 
 @pytest.mark.parametrize("how", ["mute", "stopped"])

@@ -57,6 +57,27 @@ def test_a_start_forgets_the_last_life():
     assert (child.num_starts, child.load_s) == (2, 5.0)
 
 
+def test_saying_the_same_again_is_no_progress():
+    """Only another phase or another fraction is; a new start begins anew."""
+    child = Child(Role.ENGINE)
+    child.start(0.0)
+    child.hello(1.0)
+
+    told = [
+        child.progressed(phase, fraction, now_s)
+        for now_s, (phase, fraction) in enumerate(
+            [("loading", 0.1), ("loading", 0.1), ("loading", 0.2), ("warming", 0.2)], 2
+        )
+    ]
+
+    assert told == [True, False, True, True]
+    assert child.progressed_at_s == 5.0
+    child.back_off(6.0)
+    child.start(7.0)
+    assert child.progressed_at_s == 7.0
+    assert child.progressed("warming", 0.2, 8.0)
+
+
 @pytest.mark.parametrize("state", ChildState)
 def test_configured_implies_alive(state):
     """Messages make sense only to a process that exists."""
