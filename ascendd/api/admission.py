@@ -59,7 +59,7 @@ class Admission:
     def check_ready(self) -> None:
         """Raise Draining or EngineRestarting unless requests are served now."""
         if self.is_draining:
-            raise Draining("the instance is stopping and takes no new requests")
+            raise Draining("draining: the instance is stopping and takes no new requests")
         if not self.engine_state.ready:
             raise EngineRestarting(self.engine_state.text, retry_after_s=self.engine_state.retry_after_s)
         if self._engine.hello is None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ascendd.api.adapter_client import AdapterClient, Order
+from ascendd.api.engine_probe import EngineProbe
 from ascendd.errors import (
     AscenddError,
     DeadlineExceeded,
@@ -32,6 +33,8 @@ from ascendd.ipc.messages import (
     AddSequence,
     DataMessage,
     EngineHello,
+    Probe,
+    ProbeDone,
     SamplingParams,
     SequenceFailed,
     StepOutput,
@@ -173,8 +176,13 @@ class EngineClient:
     """Owns the data link and knows which request each sequence id belongs to."""
 
     def __init__(
-        self, adapters: Sequence[str] = (), adapter_timeout_s: float = 600.0, restart_wait_s: float = 0.0
+        self,
+        adapters: Sequence[str] = (),
+        adapter_timeout_s: float = 600.0,
+        restart_wait_s: float = 0.0,
+        probe_timeout_s: float = 5.0,
     ) -> None:
+        self.probe = EngineProbe(self._send_order, probe_timeout_s)
         self._restart_wait_s = restart_wait_s
         # Requests without a token whose engine is gone, in the order they came, each with the timer that ends its wait.
         self._held: dict[OutputStream, asyncio.TimerHandle] = {}
@@ -298,7 +306,7 @@ class EngineClient:
             timer.cancel()
             stream.fail(EngineRestarting(reason), ended_ids=[order.seq_id for order in stream.take_orders()])
 
-    def _send_order(self, order: Order | AddSequence) -> None:
+    def _send_order(self, order: Order | AddSequence | Probe) -> None:
         if self._channel is None:
             raise EngineRestarting("the engine is not connected")
         try:
@@ -338,6 +346,8 @@ class EngineClient:
             _log.info("api.engine_attached", max_model_len=message.max_model_len, max_num_seqs=message.max_num_seqs)
         elif isinstance(message, AdapterResult):
             self.adapters.take(message)
+        elif isinstance(message, ProbeDone):
+            self.probe.take(message)
         else:
             raise ProtocolMismatch(f"the engine sent {type(message).__name__}")
 
@@ -359,6 +369,7 @@ class EngineClient:
         self.hello = None
         self._attached.clear()
         self.adapters.lost(reason)
+        self.probe.lost(reason)
         streams, self._streams = self._streams, {}
         loop = asyncio.get_running_loop()
         num_held = len(self._held)

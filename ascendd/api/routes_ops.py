@@ -16,12 +16,17 @@ async def livez(_request: web.Request) -> web.Response:
 
 
 async def readyz(request: web.Request) -> web.Response:
-    """Answer 200 when a request sent now would be served, else 503 with the reason. Also /health.
+    """
+    Answer 200 when a request sent now would be served, else 503 with the reason. Also /health.
 
-    An instance that serves without something, such as a part of its KV cache, answers 200 and says so.
+    Behind a 200 stands a token that the engine computed at most 5 s ago, beside all requests. An instance that serves
+    without something, such as a part of its KV cache, says so.
     """
     try:
-        admission = request.app[SERVICE].admission
+        service = request.app[SERVICE]
+        admission = service.admission
+        admission.check_ready()
+        await service.engine.probe.check()
         admission.check_ready()
     except RequestError as error:
         response = _json(error.http_status, {"status": "unavailable", "reason": error.message})

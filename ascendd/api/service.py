@@ -71,7 +71,12 @@ class ApiService:
         self.template = template
         self.authenticator = authenticator
         names = [adapter.name for adapter in config.model.adapters]
-        self.engine = EngineClient(names, config.admission.request_timeout_s, config.admission.restart_wait_s)
+        self.engine = EngineClient(
+            names,
+            config.admission.request_timeout_s,
+            config.admission.restart_wait_s,
+            config.health.probe_timeout_s,
+        )
         self.adapters = self.engine.adapters
         self.admission = Admission(self.engine, config.admission.max_queue, config.admission.restart_wait_s)
         self.metrics = MetricStore(API_METRICS)

@@ -141,6 +141,8 @@ class HealthSection(Section, frozen=True):
     # Loading without any progress.
     load_deadline_s: Timeout = 600.0
     self_test_timeout_s: Timeout = 60.0
+    # How long /readyz waits for the token that it has the engine compute.
+    probe_timeout_s: Timeout = 5.0
 
 
 class RecoverySection(Section, frozen=True):

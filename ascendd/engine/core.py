@@ -8,13 +8,14 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ascendd.config.resolve import EngineConfig
+from ascendd.engine.kv.block_pool import NULL_BLOCK_ID
 from ascendd.engine.kv.kv_cache_manager import KVCacheManager
 from ascendd.engine.lora.adapter_registry import AdapterRegistry
 from ascendd.engine.out_of_memory import OutOfMemory
 from ascendd.engine.runner.runner_report import RunnerReport
-from ascendd.engine.sched.output import ModelRunnerOutput, SchedulerOutput, TokenEvent
+from ascendd.engine.sched.output import ModelRunnerOutput, ScheduledChunk, SchedulerOutput, TokenEvent
 from ascendd.engine.sched.scheduler import Scheduler
-from ascendd.engine.sequence import Sequence
+from ascendd.engine.sequence import Sequence, SequenceStatus
 from ascendd.engine.sequence_check import check_sequence
 from ascendd.errors import AscenddError, DeadlineExceeded, DeviceOutOfMemory, InvalidRequest
 from ascendd.ipc.messages import (
@@ -31,6 +32,8 @@ from ascendd.telemetry.metrics import ENGINE_METRICS, MetricStore
 
 # Prompt tokens of a step in which somebody decodes, as a share of the budget: bounds the pause between two tokens.
 DECODE_PREFILL_SHARE = 0.5
+# Of the sequence that a probe is; those of requests are positive.
+PROBE_ID = -2
 
 
 class Runner(Protocol):
@@ -219,6 +222,21 @@ class EngineCore:
                 self._out_of_memory.step_done()
                 return output, result
         return None
+
+    def probe(self) -> None:
+        """
+        Compute one token through every layer, beside whatever runs. Raises what a step raises.
+
+        It has a row of its own in the batch and writes to the null block, so it takes nothing from anybody, however
+        full the engine is.
+        """
+        sequence = Sequence(PROBE_ID, [0], SamplingParams(max_tokens=1, temperature=0.0), seed=0)
+        sequence.block_ids = [NULL_BLOCK_ID]
+        sequence.status = SequenceStatus.RUNNING
+        try:
+            self._runner.execute(SchedulerOutput(0, [ScheduledChunk(sequence, 0, 1)]))
+        finally:
+            sequence.status = SequenceStatus.FINISHED
 
     def take_failed(self) -> list[SequenceFailed]:
         """Return the sequences that ended in a step for want of a token that may be drawn; each is told once."""

@@ -20,7 +20,7 @@ from ascendd.device.base import KernelVerdict
 from ascendd.engine.control_link import ControlLink
 from ascendd.engine.core import EngineCore
 from ascendd.engine.progress import StepProgress
-from ascendd.errors import AscenddError, KernelReplaced, ModelUnsupported, PeerClosed
+from ascendd.errors import AscenddError, DeviceOutOfMemory, KernelReplaced, ModelUnsupported, PeerClosed
 from ascendd.ipc.channel import BlockingChannel
 from ascendd.ipc.child import ChildArguments, receive_config, run_role
 from ascendd.ipc.messages import (
@@ -32,6 +32,8 @@ from ascendd.ipc.messages import (
     EngineHello,
     Fault,
     LoadAdapter,
+    Probe,
+    ProbeDone,
     Progress,
     Ready,
     Role,
@@ -231,9 +233,19 @@ class EngineLoop:
                     self._core.abort(message.seq_ids)
                 elif isinstance(message, (LoadAdapter, UnloadAdapter)):
                     self._send(self._change_adapters(message))
+                elif isinstance(message, Probe):
+                    self._send(self._probe(message))
                 self._progress.end(self._core.num_running, self._core.num_waiting)
         except PeerClosed:
             self._drop_link("peer closed")
+
+    def _probe(self, message: Probe) -> ProbeDone:
+        try:
+            self._core.probe()
+        except DeviceOutOfMemory as error:
+            # The steps shrink when this happens to them; a probe only tells.
+            return ProbeDone(message.ticket, Fault.from_error(error))
+        return ProbeDone(message.ticket)
 
     def _change_adapters(self, message: LoadAdapter | UnloadAdapter) -> AdapterResult:
         """Load or unload between two steps; what is wrong with an adapter is told, and harms nobody."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-from collections.abc import MutableMapping
+import time
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import sdnotify
 
 _FIRST_FD = 3
+# The manager writes each status to all who watch the unit; one a second is what people can read.
+PROGRESS_EVERY_S = 1.0
 # Of this process only; a child that kept them could speak for the unit.
 ENVIRONMENT = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
 
@@ -22,7 +26,10 @@ class Notifier:
     not fit its queue is sent with a later call, except for states that the next one of their kind replaces.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._status_at_s = -math.inf
+        self._progress: str | None = None
         self._notifier: Any = None
         self._status = ""
         self._owed: list[str] = []
@@ -55,10 +62,17 @@ class Notifier:
 
     def status(self, text: str) -> None:
         """STATUS=: one line for `systemctl status`; the same text twice is sent once."""
+        self._progress = None
         if text != self._status:
             self._status = text
+            self._status_at_s = self._clock()
             self._owed = [state for state in self._owed if not state.startswith("STATUS=")]
             self._owed.append("STATUS=" + " ".join(text.split()))
+        self.settle()
+
+    def progress(self, text: str) -> None:
+        """STATUS= for a text that counts on, such as a percentage: once in PROGRESS_EVERY_S, the last one always."""
+        self._progress = text
         self.settle()
 
     def extend_timeout(self, seconds: float) -> None:
@@ -67,7 +81,10 @@ class Notifier:
         self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
 
     def settle(self) -> None:
-        """Send what the manager had no room for earlier."""
+        """Send what the manager had no room for earlier, and progress that is due."""
+        if self._progress is not None and self._clock() - self._status_at_s >= PROGRESS_EVERY_S:
+            self.status(self._progress)
+            return
         while self._owed and self._send(self._owed[0]):
             del self._owed[0]
 

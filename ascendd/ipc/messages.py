@@ -283,6 +283,12 @@ class AbortSequences(Message, frozen=True, tag="abort_sequences"):
     seq_ids: list[int]
 
 
+class Probe(Message, frozen=True, tag="probe"):
+    """Compute one token beside whatever runs, after the current step; answered by ProbeDone with this `ticket`."""
+
+    ticket: int
+
+
 # --- data link, engine -> API -------------------------------------------------------------------------------------
 
 
@@ -304,6 +310,13 @@ class AdapterResult(Message, frozen=True, tag="adapter_result"):
 
     ticket: int
     adapters: tuple[str, ...]
+    fault: Fault | None = None
+
+
+class ProbeDone(Message, frozen=True, tag="probe_done"):
+    """A token was computed through every layer of every rank, or `fault` says why not."""
+
+    ticket: int
     fault: Fault | None = None
 
 
@@ -352,6 +365,6 @@ ControlMessage = Union[
     Hello, Progress, Ready, Heartbeat, Stats, SelfTestDone, Drained, ChildFault,
 ]  # fmt: skip
 DataMessage = Union[
-    AddSequence, AbortSequences, LoadAdapter, UnloadAdapter,
-    EngineHello, AdapterResult, StepOutput, SequenceFailed,
+    AddSequence, AbortSequences, LoadAdapter, UnloadAdapter, Probe,
+    EngineHello, AdapterResult, StepOutput, SequenceFailed, ProbeDone,
 ]  # fmt: skip

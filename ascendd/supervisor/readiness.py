@@ -60,7 +60,7 @@ class Readiness:
             return
         left_s = status.remaining_s(time.monotonic() - child.started_at_s, fraction, child.load_s)
         run.tell_api(EngineState(ready=False, text=text, retry_after_s=left_s))
-        run.notifier.status(text)
+        run.notifier.progress(text)
         run.extend_start(run.config.health.load_deadline_s)
 
     def prove(self) -> None:
@@ -135,7 +135,7 @@ class Readiness:
         text, left_s = self._down.text, self._down.left_s
         if text != run.engine_state.text:
             run.tell_api(EngineState(False, text, status.retry_after_s(left_s, engine.load_s)))
-            run.notifier.status(f"{run.phase.value}: {text}")
+            run.notifier.progress(f"{run.phase.value}: {text}")
 
     def withdraw(self, child: Child, reason: str) -> None:
         """Answer nothing more over `child`, which hangs and is about to be ended."""

@@ -82,7 +82,7 @@ class ModelRunner:
             is_latent=facts.latent is not None,
         )
         self._batch = InputBatch(
-            config.max_num_seqs,
+            config.max_num_seqs + 1,  # a probe has a row beside the full batch
             -(-config.max_model_len // config.block_size),
             config.block_size,
             self._rotary.long_offset,

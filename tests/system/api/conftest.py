@@ -37,6 +37,8 @@ from ascendd.ipc.messages import (
     Fault,
     FinishReason,
     Hello,
+    Probe,
+    ProbeDone,
     Ready,
     Role,
     SequenceFailed,
@@ -109,6 +111,9 @@ class FakeEngine:
         self.aborted: list[int] = []
         self.changed = threading.Condition()
         self.release = threading.Event()
+        self.answers_probes = True
+        self.probe_fault: Fault | None = None
+        self.num_probes = 0
         self._channel: BlockingChannel[DataMessage] = BlockingChannel(sock, DataMessage)
         self._running: dict[int, _Running] = {}
         self._dying = False
@@ -151,6 +156,10 @@ class FakeEngine:
             if isinstance(message, AddSequence):
                 self.added.append(message)
                 self._running[message.seq_id] = _Running(message, self.script(message))
+            elif isinstance(message, Probe):
+                if self.answers_probes:
+                    self._channel.send(ProbeDone(message.ticket, self.probe_fault))
+                self.num_probes += 1
             elif isinstance(message, AbortSequences):
                 self.aborted += message.seq_ids
                 for seq_id in message.seq_ids:

@@ -17,6 +17,7 @@ from ascendd.ipc.messages import (
     Drain,
     Drained,
     EngineState,
+    Fault,
     Heartbeat,
     RunSelfTest,
     SelfTestDone,
@@ -227,6 +228,58 @@ def test_not_ready_until_the_engine_said_hello(start_api, script):
     assert ready.headers["retry-after"] == served.headers["retry-after"] == "3"
     assert api.request("GET", "/livez").status == 200
     assert api.request("GET", "/v1/models").json["data"][0]["max_model_len"] is None
+
+
+# --- the probe behind /readyz --------------------------------------------------------------------------------------
+
+
+def test_ready_means_that_the_engine_computed_a_token(start_api, script):
+    """One probe answers everybody for seconds; where none is answered, /readyz says so within health.probe_timeout_s."""
+    api = start_api(health={"probe_timeout_s": 0.5})
+    engine = api.attach_engine(lambda _: script(api.ids("hello ")))
+    api.wait_ready()
+    many = [api.request("GET", path).status for path in ("/readyz", "/health") * 10]
+    num_probes = engine.num_probes
+    engine.answers_probes = False
+    deadline = time.monotonic() + 15
+    while (answer := api.request("GET", "/readyz")).status == 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+    assert many == [200] * 20
+    assert num_probes <= 2
+    assert answer.status == 503
+    assert "the engine has computed no token for" in answer.body.decode()
+    assert api.request("GET", "/livez").status == 200
+
+
+def test_a_probe_that_fails_is_the_reason(start_api, script):
+    """What the engine says of a failed probe is what /readyz says."""
+    api = start_api()
+    engine = api.attach_engine(lambda _: script(api.ids("hello ")), ready=False)
+    engine.probe_fault = Fault("ASD-D03", "no memory")
+    api.send(EngineState(ready=True, text="serving"))
+    deadline = time.monotonic() + 15
+    while "the engine computed no token: ASD-D03 no memory" not in api.request("GET", "/readyz").body.decode():
+        assert time.monotonic() < deadline
+
+    engine.probe_fault = None
+
+    assert api.request("GET", "/readyz").status == 200
+
+
+def test_a_degraded_instance_is_ready_and_says_what_it_lacks(start_api, script):
+    """Status 200 with `degraded` and the reason, until it is over."""
+    api = start_api()
+    api.attach_engine(lambda _: script(api.ids("hello ")))
+    api.wait_ready()
+    api.send(EngineState(ready=True, text="serving", degraded="KV cache of 90 blocks"))
+    deadline = time.monotonic() + 15
+    while (answer := api.request("GET", "/readyz")).json != {"status": "degraded", "reason": "KV cache of 90 blocks"}:
+        assert time.monotonic() < deadline
+
+    assert answer.status == 200
+    assert api.complete(max_tokens=1).status == 200
 
 
 # --- self-test -------------------------------------------------------------------------------------------------------

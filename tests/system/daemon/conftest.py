@@ -44,7 +44,7 @@ class Daemon:
     def status(self, path: str) -> int:
         """Return the status of a GET, 0 where nobody answers."""
         try:
-            with urllib.request.urlopen(f"{self.url}{path}", timeout=5) as response:
+            with urllib.request.urlopen(f"{self.url}{path}", timeout=15) as response:
                 return int(response.status)
         except urllib.error.HTTPError as error:
             with error:

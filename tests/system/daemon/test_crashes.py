@@ -89,6 +89,22 @@ def test_kill_9_of_the_engine_ends_streams_with_an_error_event(daemon, eventuall
     eventually(lambda: daemon.metrics()['ascendd_child_restarts_total{role="engine"}'] == 1, "the restart in /metrics")
 
 
+def test_a_stopped_engine_is_not_ready_though_its_process_lives(daemon, eventually) -> None:
+    """SIGSTOP: /readyz tells it within seconds, long before the heartbeat's deadline; it is 200 again when it goes on."""
+    engine = daemon.children()["engine"]
+    engine.suspend()
+    try:
+        took_s = eventually(lambda: daemon.status("/readyz") == 503, "503", 20)
+        alive = daemon.status("/livez")
+    finally:
+        engine.resume()
+    print(f"/readyz told of a stopped engine after {took_s:.1f} s")
+
+    assert alive == 200
+    eventually(lambda: daemon.status("/readyz") == 200, "ready again", 30)
+    assert daemon.children()["engine"].pid == engine.pid
+
+
 def test_kill_9_of_the_api_keeps_port_and_weights(daemon, eventually) -> None:
     """The listener outlives the process: a client that connects meanwhile waits in the backlog and is served."""
     children = daemon.children()

@@ -45,8 +45,17 @@ async def stream_once(session: aiohttp.ClientSession, url: str, index: int) -> t
     return tokens, int(body["max_tokens"]), finish
 
 
+async def watch_ready(session: aiohttp.ClientSession, url: str, seen: list[tuple[int, float]]) -> None:
+    """Ask /readyz again and again; note each status and how long it took."""
+    while True:
+        started = time.monotonic()
+        async with session.get(f"{url}/readyz") as response:
+            seen.append((response.status, time.monotonic() - started))
+        await asyncio.sleep(0.1)
+
+
 def test_200_requests_of_32_streaming_clients_all_complete(start_daemon, eventually) -> None:
-    """Every stream ends with [DONE] and all its tokens; afterwards no block is held and the counts agree."""
+    """Every stream ends with [DONE] and all its tokens, and /readyz answers 200 throughout; no block is held afterwards."""
     daemon = start_daemon("--max-num-seqs", "16", "--max-queue", "64")
 
     async def load() -> list[tuple[int, int, str | None]]:
@@ -57,15 +66,21 @@ def test_200_requests_of_32_streaming_clients_all_complete(start_daemon, eventua
                 async with gate:
                     return await stream_once(session, daemon.url, index)
 
-            return list(await asyncio.gather(*(one(index) for index in range(NUM_REQUESTS))))
+            watching = asyncio.create_task(watch_ready(session, daemon.url, probes))
+            done = list(await asyncio.gather(*(one(index) for index in range(NUM_REQUESTS))))
+            watching.cancel()
+            return done
 
     name = "ascendd_engine_generation_tokens_total"
     eventually(lambda: daemon.metrics()[name] == 1, "the self-test's token in /metrics")
     started = time.monotonic()
+    probes: list[tuple[int, float]] = []
     results = asyncio.run(load())
     print(f"{NUM_REQUESTS} requests in {time.monotonic() - started:.1f} s")
     total = sum(tokens for tokens, _, _ in results)
 
+    print(f"{len(probes)} answers of /readyz meanwhile, the slowest after {max(took for _, took in probes):.2f} s")
+    assert {status for status, _ in probes} == {200}
     assert len(results) == NUM_REQUESTS
     assert [tokens for tokens, _, _ in results] == [wanted for _, wanted, _ in results]
     assert {finish for _, _, finish in results} == {"length"}

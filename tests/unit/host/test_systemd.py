@@ -44,6 +44,28 @@ def test_states_are_sent_as_systemd_reads_them(manager):
     assert manager() == ["STATUS=loading 42 %", "EXTEND_TIMEOUT_USEC=1500000", "READY=1", "WATCHDOG=1", "STOPPING=1"]
 
 
+def test_a_text_that_counts_on_is_sent_once_a_second(manager):
+    """Of a hundred percentages in one second two are seen, the last of them in any case; another state comes at once."""
+    now_s = 100.0
+    notifier = Notifier(lambda: now_s)
+
+    for percent in range(100):
+        notifier.progress(f"loading {percent} %")
+        now_s += 0.0099
+    early = manager()
+    now_s += 1.0
+    notifier.settle()
+    late = manager()
+    notifier.progress("loading 100 %")
+    notifier.status("self-test")
+    now_s += 5.0
+    notifier.settle()
+    notifier.close()
+
+    assert (early, late) == (["STATUS=loading 0 %"], ["STATUS=loading 99 %"])
+    assert manager() == ["STATUS=self-test"]
+
+
 def test_a_manager_that_does_not_read_stops_nobody(manager):
     """No call waits; readiness and the last status arrive once the manager reads again."""
     notifier = Notifier()
