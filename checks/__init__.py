@@ -10,6 +10,8 @@ from .acl_runtime import AclRuntime
 from .acl_sample import AclSample
 from .cann_layout import CannLayout
 from .cann_version import CannVersion
+from .clock import Clock
+from .cpu_governor import CpuGovernor
 from .device_holders import DeviceHolders
 from .driver_cann import DriverCann
 from .driver_firmware import DriverFirmware
@@ -20,7 +22,10 @@ from .hccl_link import HcclLink
 from .hccl_ports import HcclPorts
 from .hccl_tls import HcclTls
 from .host_memory import HostMemory
+from .huge_pages import HugePages
 from .kernel_log import KernelLog
+from .leftover_processes import LeftoverProcesses
+from .log_disk import LogDisk
 from .model_artefact import ModelArtefact
 from .nnal import Nnal
 from .npu_ecc import NpuEcc
@@ -32,8 +37,17 @@ from .npu_sensors import NpuSensors
 from .npu_topology import NpuTopology
 from .numa_affinity import NumaAffinity
 from .pending_reboot import PendingReboot
+from .placeholder_packages import PlaceholderPackages
+from .plan_fits import PlanFits
+from .port_free import PortFree
+from .python_stack import PythonStack
 from .service_environment import ServiceEnvironment
+from .service_user import ServiceUser
+from .shared_memory import SharedMemory
+from .shell_environment import ShellEnvironment
 from .site_policy import SitePolicy
+from .swappiness import Swappiness
+from .ulimits import Ulimits
 from .vendor_libraries import VendorLibraries
 from .vendor_sample import VendorSample
 
@@ -55,8 +69,12 @@ CHECKS: Tuple[Type[Check], ...] = (
     CannLayout,
     DriverCann,
     ServiceEnvironment,
+    ShellEnvironment,
+    ServiceUser,
     VendorLibraries,
     Nnal,
+    PythonStack,
+    PlaceholderPackages,
     AclRuntime,
     AclSample,
     VendorSample,
@@ -67,5 +85,15 @@ CHECKS: Tuple[Type[Check], ...] = (
     NumaAffinity,
     NpuKernels,
     ModelArtefact,
+    PlanFits,
     HostMemory,
+    SharedMemory,
+    HugePages,
+    Swappiness,
+    CpuGovernor,
+    Ulimits,
+    LogDisk,
+    Clock,
+    PortFree,
+    LeftoverProcesses,
 )

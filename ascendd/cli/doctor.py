@@ -20,6 +20,10 @@ def register(app: typer.Typer) -> None:
 
 def doctor(  # noqa: PLR0917 - typer reads one parameter per option
     instance: Annotated[Optional[str], typer.Option(help="Check for this instance: its file and its unit.")] = None,
+    as_service: Annotated[
+        Optional[str],
+        typer.Option(metavar="INSTANCE", help="As --instance, and compare this shell with its unit's environment."),
+    ] = None,
     config: Annotated[Optional[Path], typer.Option(metavar="FILE", help="Check for an instance file anywhere.")] = None,
     model: Annotated[Optional[Path], typer.Option(metavar="PATH", help="Check this model folder.")] = None,
     device: Annotated[str, typer.Option(metavar="[auto|npu|cpu]", help="What kind of instance to check for.")] = "auto",
@@ -57,6 +61,10 @@ def doctor(  # noqa: PLR0917 - typer reads one parameter per option
         raise typer.BadParameter("--watch and --json exclude each other: run --json as often as you need it")
     if explain is not None:
         return _explain(explain)
+    if as_service is not None:
+        if instance not in (None, as_service):
+            raise typer.BadParameter("--instance and --as-service name two instances: name one")
+        instance = as_service
     named = [option for option, value in (("--instance", instance), ("--config", config), ("--model", model)) if value]
     if len(named) > 1:
         raise typer.BadParameter(f"{' and '.join(named)} exclude each other: name one")
@@ -71,6 +79,7 @@ def doctor(  # noqa: PLR0917 - typer reads one parameter per option
         config_json=_config_json(instance, config),
         model_path=None if model is None else str(model),
         deep=deep,
+        as_service=as_service is not None,
         root=root,
     )
     results = run_checks(checks, request)

@@ -17,6 +17,8 @@ from ascendd.host.files import HostFiles
 _CHIP_NODE = re.compile(r"/dev/davinci(\d+)")
 _UNIT = re.compile(r"/(ascendd@[^/]+\.service)")
 ZOMBIE, STUCK = "Z", "D"
+# A process that the supervisor or an engine starts: `python -m ascendd _engine ...`.
+_CHILD = "-m\0ascendd\0_"
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class HostProcess:
     command: str
     unit: Optional[str]
     chips: Tuple[int, ...] = ()
+    parent: int = 0
 
     @property
     def label(self) -> str:
@@ -48,15 +51,16 @@ def read_process(files: HostFiles, pid: int) -> Optional[HostProcess]:
         return None
     # The name in brackets may hold anything, brackets too; what follows its last one is regular.
     name, _, rest = stat.partition("(")[2].rpartition(")")
-    state = (rest.split() or ["?"])[0]
+    words = rest.split()
     unit = _UNIT.search(files.read_optional(f"/proc/{pid}/cgroup") or "")
     return HostProcess(
         pid=pid,
         name=name,
-        state=state,
+        state=words[0] if words else "?",
         command=files.read_optional(f"/proc/{pid}/cmdline") or "",
         unit=unit[1] if unit else None,
         chips=_open_chips(files, pid),
+        parent=int(words[1]) if len(words) > 1 and words[1].isdigit() else 0,
     )
 
 
@@ -80,6 +84,19 @@ def find_leftovers(files: HostFiles) -> Tuple[HostProcess, ...]:
         if process is None or process.state not in (ZOMBIE, STUCK):
             continue
         if process.is_ours or process.name.startswith("ascendd"):
+            found.append(process)
+    return tuple(found)
+
+
+def find_orphans(files: HostFiles) -> Tuple[HostProcess, ...]:
+    """Return the living processes of the product whose supervisor, or engine, is gone: their parent is none of ours."""
+    found = []
+    for name in files.list_dir("/proc", "[0-9]*"):
+        process = read_process(files, int(name)) if name.isdigit() else None
+        if process is None or process.state == ZOMBIE or _CHILD not in process.command:
+            continue
+        parent = read_process(files, process.parent)
+        if parent is None or not parent.is_ours:
             found.append(process)
     return tuple(found)
 

@@ -57,18 +57,23 @@ def descendants(pid: int) -> list[int]:
 
 def port_holder(port: int) -> str | None:
     """Return `name (pid N)` of the process that listens on TCP `port`, or None where that cannot be seen."""
+    return listeners().get(port)
+
+
+def listeners() -> dict[int, str]:
+    """Return `name (pid N)` by TCP port that is listened on, as far as this user may see it."""
     try:
         connections = psutil.net_connections(kind="tcp")
     except (psutil.Error, OSError):
-        return None
+        return {}
+    found: dict[int, str] = {}
     for connection in connections:
-        if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
-            if connection.pid is None:
-                return None
+        if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.pid is not None:
+            name = f"pid {connection.pid}"
             with contextlib.suppress(psutil.Error):
-                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
-            return f"pid {connection.pid}"
-    return None
+                name = f"{psutil.Process(connection.pid).name()} ({name})"
+            found.setdefault(connection.laddr.port, name)
+    return found
 
 
 def signal_group(pid: int, number: signal.Signals) -> bool:

@@ -17,7 +17,10 @@ from ascendd.host.command import RunCommand
 from ascendd.host.files import HostFiles
 
 _TIMEOUT_S = 10.0
-_PROPERTIES = "LoadState,ActiveState,Environment,EnvironmentFiles,UnsetEnvironment,ControlGroup,MemoryMax,CPUAffinity"
+_PROPERTIES = (
+    "LoadState,ActiveState,Environment,EnvironmentFiles,UnsetEnvironment,ControlGroup,MemoryMax,CPUAffinity,"
+    "User,Group,SupplementaryGroups,LimitNOFILE,LimitMEMLOCK,LimitNPROC,TasksMax"
+)
 # What systemd gives a service that sets nothing.
 _DEFAULT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"}
 _FILE_ENTRY = re.compile(r"(?P<path>.+?) \(ignore_errors=(?P<optional>yes|no)\)")
@@ -36,6 +39,8 @@ class ServiceEnvironment:
     # CPUAffinity= as systemd writes it, `0-23 48`; None where the unit sets none.
     cpu_affinity: Optional[str] = None
     notes: Tuple[str, ...] = field(default=())
+    # What else systemd says of the unit, by property; empty where it was not asked.
+    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_service_environment(
@@ -76,6 +81,7 @@ def read_service_environment(
         control_group=(shown.get("ControlGroup") or [""])[0] or None,
         cpu_affinity=",".join((shown.get("CPUAffinity") or [""])[0].split()) or None,
         memory_max_bytes=int(limit) if limit.isdigit() and int(limit) < 1 << 60 else None,
+        properties={key: values[0] for key, values in shown.items()},
     )
 
 

@@ -111,6 +111,14 @@ class NpuCheck(Check):
         return None if target.is_npu else target.why_no_npu
 
 
+class HostCheck(NpuCheck):
+    """A check of the host below an instance: of an NPU host, or of any where an instance is named."""
+
+    def skip_reason(self, target: Target) -> Optional[str]:
+        """Skip where neither an NPU nor an instance is to be checked for."""
+        return None if target.instance is not None else super().skip_reason(target)
+
+
 @dataclass(frozen=True)
 class Finding:
     """One thing that a judge noticed; the worst of several decides the verdict."""

@@ -86,7 +86,11 @@ class CheckContext:
         """NPU or CPU, and why."""
         configured = None if self.config is None else self.config.engine.device
         return choose_target(
-            self.files, DeviceChoice(self.request.device), configured, has_model=self.model_path is not None
+            self.files,
+            DeviceChoice(self.request.device),
+            configured,
+            has_model=self.model_path is not None,
+            instance=self.request.instance,
         )
 
     @property

@@ -17,6 +17,7 @@ GATE_CHECKS = (
     "npu-presence",
     "site-policy",
     "cann-version",
+    "python-stack",
     "service-environment",
     "vendor-libraries",
     "model-artefact",

@@ -28,7 +28,7 @@ class Target:
     """
     What is checked. `reason` and, for a CPU, `why_no_npu` are for the operator; `has_model`: one was named.
 
-    `fake_root` is the folder of a fake host; then `reason` begins with FAKE HOST.
+    `fake_root` is the folder of a fake host; then `reason` begins with FAKE HOST. `instance` is the name of one.
     """
 
     is_npu: bool
@@ -37,9 +37,12 @@ class Target:
     families: Tuple[str, ...] = ()
     has_model: bool = False
     fake_root: Optional[str] = None
+    instance: Optional[str] = None
 
 
-def choose_target(files: HostFiles, choice: DeviceChoice, configured: Optional[str], has_model: bool) -> Target:
+def choose_target(
+    files: HostFiles, choice: DeviceChoice, configured: Optional[str], has_model: bool, instance: Optional[str] = None
+) -> Target:
     """
     Decide between NPU and CPU. `configured` is engine.device of the configuration, None without one.
 
@@ -51,10 +54,10 @@ def choose_target(files: HostFiles, choice: DeviceChoice, configured: Optional[s
     mark = "" if fake_root is None else f"{FAKE_HOST} {fake_root}: "
 
     def npu(reason: str) -> Target:
-        return Target(True, mark + reason, families=families, has_model=has_model, fake_root=fake_root)
+        return Target(True, mark + reason, "", families, has_model, fake_root, instance)
 
     def cpu(reason: str, why_no_npu: str) -> Target:
-        return Target(False, mark + reason, why_no_npu, families, has_model, fake_root)
+        return Target(False, mark + reason, why_no_npu, families, has_model, fake_root, instance)
 
     if choice is DeviceChoice.CPU:
         return cpu("--device cpu: checking what a CPU instance needs", "--device cpu")

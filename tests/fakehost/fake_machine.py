@@ -25,6 +25,7 @@ GIB = 2**30
 # The machine's own clock: it was started five days ago, long after its packages were installed.
 UPTIME_S = 5 * 86400
 TOOLS = ("npu-smi", "dmesg", "journalctl", "systemctl", "lsmod", "timedatectl")
+TIMEDATECTL = "show --property=NTP,NTPSynchronized,Timezone"
 HCCN_TOOL = f"{ASCEND}/driver/tools/hccn_tool"
 ENVIRON = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin",
@@ -42,6 +43,13 @@ ENVIRON = {
 CANN_LIBRARIES = (
     "libhccl.so", "libacl_op_compiler.so", "libge_runner.so", "libgraph.so", "libruntime.so", "libopapi.so",
 )  # fmt: skip
+SITE = "opt/ascendd/current/lib/python3.11/site-packages"
+# Drivers make their nodes for one group; 1000 is HwHiAiUser of etc/passwd.
+NODE_OWNER = (1000, 1000, "0660")
+UNIT_PROPERTIES = (
+    "LoadState,ActiveState,Environment,EnvironmentFiles,UnsetEnvironment,ControlGroup,MemoryMax,CPUAffinity,"
+    "User,Group,SupplementaryGroups,LimitNOFILE,LimitMEMLOCK,LimitNPROC,TasksMax"
+)
 NODES = (*(f"davinci{chip}" for chip in range(NUM_CHIPS)), "davinci_manager", "devmm_svm", "hisi_hdc")
 
 
@@ -54,9 +62,9 @@ class FakeMachine:
         self.denied: dict[str, str] = {}
         self.disks = {
             "/": (400 * GIB, 300 * GIB), "/var/log": (100 * GIB, 80 * GIB), "/dev/shm": (64 * GIB, 64 * GIB),
-            "/usr/local": (400 * GIB, 300 * GIB),
+            "/usr/local": (400 * GIB, 300 * GIB), "/root": (100 * GIB, 60 * GIB),
         }  # fmt: skip
-        self.facts: dict[str, object] = {}
+        self.facts: dict[str, object] = {"owners": {f"/dev/{node}": NODE_OWNER for node in NODES}}
         self.cann = cann
         root.mkdir(parents=True, exist_ok=True)
         self.mark()
@@ -64,6 +72,8 @@ class FakeMachine:
         self._write_system()
         self._write_vendor_files(acl_library)
         self._write_answers()
+        self.install_torch("2.6.0", "2.6.0")
+        self.unit("qwen2")
 
     def mark(self) -> None:
         """Write `.fake-host` from the attributes; call it after changing one of them."""
@@ -167,6 +177,30 @@ class FakeMachine:
         )
         self.write(f"{self.toolkit}/version.cfg", f"runtime_running_version=[7.7.0.1.231:{version}]\n")
 
+    def package(self, name: str, version: str, folder: str = SITE) -> None:
+        """Have a Python package in the environment of ascendd; only its metadata."""
+        text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n\nOf a fake host.\n"
+        self.write(f"{folder}/{name.replace('-', '_')}-{version}.dist-info/METADATA", text)
+
+    def install_torch(self, torch: str, torch_npu: str) -> None:
+        """Have this torch with this torch_npu, in the place of any other."""
+        for path in (self.root / SITE).glob("torch*"):
+            shutil.rmtree(path)
+        self.package("ascendd", "0.1.0")
+        self.package("torch", torch)
+        self.package("torch-npu", torch_npu)
+        self.write(f"{SITE}/torch_npu/lib/libtorch_npu.so", "ELF of a fake host")
+
+    def unit(self, instance: str, **properties: str) -> None:
+        """Have systemd know the unit of an instance, with the service's environment unless `properties` say another."""
+        said = {
+            "LoadState": "loaded", "ActiveState": "inactive", "User": "ascendd", "Group": "ascendd",
+            "LimitNOFILE": "65536", "LimitMEMLOCK": "infinity", "LimitNPROC": "infinity", "TasksMax": "infinity",
+            "Environment": " ".join(f"{name}={value}" for name, value in self.environ.items()), **properties,
+        }  # fmt: skip
+        text = "".join(f"{key}={value}\n" for key, value in said.items())
+        self.answer("systemctl", f"show ascendd@{instance}.service --property={UNIT_PROPERTIES}", text)
+
     @property
     def toolkit(self) -> str:
         """Folder of CANN below the root."""
@@ -262,6 +296,7 @@ class FakeMachine:
             self.answer("hccn_tool", f"-i {chip} -tls -g", tls)
         self.answer("journalctl", "-k -b -o short-monotonic --no-pager", "-- No entries --\n")
         self.answer("dmesg", "", "[    0.000000] Booting Linux on physical CPU 0x0000080000\n")
+        self.answer("timedatectl", TIMEDATECTL, "Timezone=UTC\nNTP=yes\nNTPSynchronized=yes\n")
         self.answer("lsmod", "", "Module Size Used by\ndrv_pcie_host 286720 1\n")
 
 

@@ -5,9 +5,10 @@ its runbook, words of the finding and of the remedy. No other check may fail, wa
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import vendor_texts as texts
 from fake_machine import ASCEND, FakeMachine
@@ -27,6 +28,8 @@ class Case:
     code: str
     says: str
     remedy: str
+    # What the doctor is asked for besides, such as an instance.
+    request: Callable[[FakeMachine], dict[str, object]] = field(default=lambda machine: {})
 
 
 def fail(check: str, code: str, says: str, remedy: str, damage: Callable[[FakeMachine], object]) -> Case:
@@ -266,15 +269,17 @@ CASES: dict[str, Case] = {
                    m.edit(f"{TOOLKIT}/aarch64-linux/ascend_kernels_install.info", "kernels-910b", "kernels-310p"))),
     "a driver that CANN does not list": fail(
         "driver-cann", "ASD-G01", "neither driver 24.1.rc3 nor CANN 8.1.RC1 lists the other", "lists together",
-        lambda m: (m.edit(DRIVER, "Innerversion=V100R001C19", "Innerversion=V100R001C09"), m.install_cann("8.1.RC1"), nnal(m, "8.1.RC1"))),
+        lambda m: (m.edit(DRIVER, "Innerversion=V100R001C19", "Innerversion=V100R001C09"), m.install_cann("8.1.RC1"), nnal(m, "8.1.RC1"),
+                   m.install_torch("2.5.1", "2.5.1"))),
     "a pair that was published as not working": fail(
         "driver-cann", "ASD-G01", "CANN 9.1.0 is published as not working with driver 25.0.1", "lists together",
         lambda m: (m.edit(DRIVER, "Version=24.1.rc3", "Version=25.0.1"), m.install_cann("9.1.0"), nnal(m, "9.1.0"),
+                   m.install_torch("2.7.1", "2.7.1.post8"),
                    m.answer(*SEVEN, texts.info_table().replace("Version: 24.1.rc3", "Version: 25.0.1  ")),
                    m.edit(FIRMWARE, "[24.1,24.1.]", "[24.1,24.1.],[25.0,25.0.]"))),
     "a pair that nobody lists": warn(
         "driver-cann", "ASD-G01", "nothing is published on CANN 9.9.9 with driver 24.1.rc3", "lists together",
-        lambda m: (m.install_cann("9.9.9"), nnal(m, "9.9.9"), m.edit(DRIVER, "compatible_version=", "x="),
+        lambda m: (m.install_cann("9.9.9"), nnal(m, "9.9.9"), permit(m, cann="9.9.9", torch="2.6.0"), m.edit(DRIVER, "compatible_version=", "x="),
                    m.edit(f"{TOOLKIT}/aarch64-linux/ascend_toolkit_install.info", "compatible_version=", "x="))),
     "a site policy that would loosen": fail(
         "site-policy", "ASD-P04", "cann_minimum 6.3.RC3 is below 7.0.0.H100", "Correct /etc/ascendd/policy.json",
@@ -370,6 +375,12 @@ CASES: dict[str, Case] = {
         "host-memory", "ASD-H04", "only 0.2 GiB free", "Free memory",
         lambda m: m.write("proc/meminfo", f"MemTotal: {64 * 2**20} kB\nMemAvailable: {2**18} kB\nHugepagesize: 2048 kB\n")),
 }  # fmt: skip
+
+
+def permit(machine: FakeMachine, **versions: str) -> None:
+    """Have the site permit a pair of versions."""
+    rows = [{**versions, "reason": "tested here, ticket 4711"}]
+    machine.write("etc/ascendd/policy.json", json.dumps({"permit": rows}))
 
 
 def nnal(machine: FakeMachine, version: str) -> None:
