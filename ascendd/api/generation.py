@@ -73,6 +73,11 @@ class Generation:
         return len(self._texts)
 
     @property
+    def num_choices(self) -> int:
+        """Answers to each prompt, the field `n`."""
+        return self._spec.n
+
+    @property
     def finish_reasons(self) -> list[str | None]:
         """The reason of each sequence, None while it runs."""
         return [text.finish_reason for text in self._texts]

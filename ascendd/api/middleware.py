@@ -76,6 +76,7 @@ def _account(service: ApiService, request: web.Request, record: RequestRecord, s
     fields: dict[str, object] = {}
     generation = record.generation
     if generation is not None:
+        usage = generation.usage
         if record.error_code is None:
             reasons = generation.finish_reasons
             reason = "length" if "length" in reasons else "stop"
@@ -86,7 +87,9 @@ def _account(service: ApiService, request: web.Request, record: RequestRecord, s
             reason = "error"
         metrics.inc("ascendd_requests_total", labels=(reason,))
         metrics.observe("ascendd_request_duration_seconds", duration_s)
-        usage = generation.usage
+        metrics.observe("ascendd_request_prompt_tokens", usage.prompt_tokens)
+        metrics.observe("ascendd_request_generation_tokens", usage.completion_tokens)
+        metrics.observe("ascendd_request_choices", generation.num_choices)
         fields = {
             "finish_reason": reason,
             "prompt_tokens": usage.prompt_tokens,

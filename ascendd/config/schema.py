@@ -58,6 +58,8 @@ class MetricsSection(Section, frozen=True):
     enabled: bool = True
     host: str = "127.0.0.1"
     port: Port = 9475
+    # Scrapes a second, over all scrapers; those beyond are answered 429.
+    max_scrapes_per_s: Annotated[float, Meta(ge=1, le=1000)] = 10.0
 
 
 class AdapterEntry(Section, frozen=True):

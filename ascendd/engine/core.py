@@ -17,6 +17,7 @@ from ascendd.engine.sched.output import ModelRunnerOutput, ScheduledChunk, Sched
 from ascendd.engine.sched.scheduler import Scheduler
 from ascendd.engine.sequence import Sequence, SequenceStatus
 from ascendd.engine.sequence_check import check_sequence
+from ascendd.engine.sequence_times import note_step, note_tokens
 from ascendd.errors import AscenddError, DeadlineExceeded, DeviceOutOfMemory, InvalidRequest
 from ascendd.ipc.messages import (
     NO_TOKEN,
@@ -121,22 +122,22 @@ class EngineCore:
                 adapter_id, cache_key = self._adapters.acquire(message.adapter, self._scheduler.adapter_ids)
         except AscenddError as error:
             return SequenceFailed(message.seq_id, Fault.from_error(error))
-        self._scheduler.add(
-            Sequence(
-                seq_id=message.seq_id,
-                token_ids=list(message.prompt_token_ids),
-                params=message.params,
-                seed=self._new_seed() if message.params.seed is None else message.params.seed,
-                eos_token_ids=self._eos_token_ids,
-                request_id=message.request_id,
-                priority=message.priority,
-                adapter_id=adapter_id,
-                cache_key=cache_key,
-                deadline_s=message.deadline_s,
-                max_model_len=self.config.max_model_len,
-                rope_switch_length=self.config.rope_switch_length,
-            )
+        sequence = Sequence(
+            seq_id=message.seq_id,
+            token_ids=list(message.prompt_token_ids),
+            params=message.params,
+            seed=self._new_seed() if message.params.seed is None else message.params.seed,
+            eos_token_ids=self._eos_token_ids,
+            request_id=message.request_id,
+            priority=message.priority,
+            adapter_id=adapter_id,
+            cache_key=cache_key,
+            deadline_s=message.deadline_s,
+            max_model_len=self.config.max_model_len,
+            rope_switch_length=self.config.rope_switch_length,
         )
+        sequence.arrived_s = self._clock()
+        self._scheduler.add(sequence)
         self.metrics.inc("ascendd_engine_prompt_tokens_total", len(message.prompt_token_ids))
         return None
 
@@ -191,6 +192,7 @@ class EngineCore:
             prompt_logprobs = result.prompt_logprobs
         self._failed += [_nothing_to_draw(event.sequence) for event in events if event.finish is FinishReason.ERROR]
         events = [event for event in events if event.finish is not FinishReason.ERROR]
+        note_tokens(events, self._clock(), self.metrics)
         scored_only = sum(event.sequence.params.max_tokens == 0 for event in events)
         self._observe(self._clock() - started, len(events) - scored_only)
         if not events and not prompt_logprobs:
@@ -212,6 +214,7 @@ class EngineCore:
             if not output.chunks:
                 return None
             self.on_scheduled(output.num_tokens)
+            started_s = self._clock()
             try:
                 result = self._runner.execute(output)
             except DeviceOutOfMemory as error:
@@ -220,6 +223,7 @@ class EngineCore:
                 self._failed += self._out_of_memory.relieve(output, error)
             else:
                 self._out_of_memory.step_done()
+                note_step(output, started_s, self.metrics)
                 return output, result
         return None
 

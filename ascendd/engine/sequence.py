@@ -29,6 +29,7 @@ class Sequence:
     the copy of a LoRA adapter in host memory; `num_overtakes` counts who took a place before it for want of a slot.
     Beyond `rope_switch_length` tokens all keys of the sequence, the earlier ones too, are rotated otherwise.
     `num_scored_tokens` prompt tokens, from the second on, had their logprobs told; `sampling_state` is the sampler's.
+    The three times are monotonic seconds, set as they become known: arrival, begin of the first step, first token.
     """
 
     seq_id: int
@@ -58,6 +59,9 @@ class Sequence:
     num_scored_tokens: int = field(default=0, init=False)
     sampling_state: Any = field(default=None, init=False)
     num_overtakes: int = field(default=0, init=False)
+    arrived_s: float = field(default=0.0, init=False)
+    first_step_s: float | None = field(default=None, init=False)
+    first_token_s: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.token_ids)

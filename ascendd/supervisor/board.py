@@ -27,15 +27,19 @@ class StatsBoard:
         self._store.set("ascendd_build_info", 1.0, (__version__, instance, model))
         self._accumulator = Accumulator()
         self._cpu_s: dict[tuple[str, int], float] = {}
+        self._told_at_s: dict[str, float] = {}
         self._last_line: tuple[float, tuple[int, ...]] = (time.monotonic(), (0, 0))
 
     def take(self, role: Role, stats: Stats) -> None:
         """Take the running totals of a child."""
         self._accumulator.update(role.value, stats.samples)
+        self._told_at_s[role.value] = time.monotonic()
 
     def child_ended(self, role: Role) -> None:
         """Keep the counts of a child that ended and forget its gauges."""
         self._accumulator.retire(role.value)
+        self._told_at_s.pop(role.value, None)
+        self._store.remove("ascendd_stats_age_seconds", (role.value,))
         self._store.remove("ascendd_process_resident_memory_bytes", (role.value,))
 
     def count_restart(self, role: Role, failure: FailureClass) -> None:
@@ -97,5 +101,8 @@ class StatsBoard:
 
     def snapshot(self) -> MetricsSnapshot:
         """Return everything that /metrics shows, merged over restarts."""
+        now_s = time.monotonic()
+        for role, told_at_s in self._told_at_s.items():
+            self._store.set("ascendd_stats_age_seconds", now_s - told_at_s, (role,))
         self._accumulator.update(_SUPERVISOR, self._store.samples())
         return MetricsSnapshot(self._accumulator.merged(), time.time())

@@ -2,8 +2,8 @@
 Every metric of the product, declared once as data, and the store in which a process counts its own.
 
 Nothing here imports prometheus_client: processes count in a MetricStore, ship Samples over the control link, and only
-the metrics process (telemetry.exporter) turns them into the exposition format. Names that users of vLLM scrape are
-Aliases: derived from one of our metrics when exported, never counted twice.
+the metrics process (telemetry.exposition) turns them into the exposition format. Names that users of vLLM scrape are in
+telemetry.compatibility. docs/METRICS.md is the contract for readers; a test holds the two together.
 """
 
 from __future__ import annotations
@@ -14,9 +14,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ascendd.ipc.messages import Sample
-
-# Bounds in seconds, from one decode step of a small model to a request of a minute; 0.05 is the alert of tokens.
-LATENCY_BUCKETS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0)
+from ascendd.telemetry.buckets import (
+    LATENCY_BUCKETS,
+    TOKEN_COUNT_BUCKETS,
+    VLLM_CHOICE_BUCKETS,
+    VLLM_FIRST_TOKEN_BUCKETS,
+    VLLM_REQUEST_BUCKETS,
+    VLLM_STEP_TOKEN_BUCKETS,
+    VLLM_TOKEN_BUCKETS,
+    union,
+)
 
 
 class MetricKind(enum.Enum):
@@ -38,16 +45,6 @@ class MetricSpec:
     buckets: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True)
-class Alias:
-    """A second name for the metric `source`, with labels renamed by position; exported beside it."""
-
-    name: str
-    source: str
-    help: str
-    labels: tuple[str, ...] = ()
-
-
 def _counter(name: str, help_text: str, *labels: str) -> MetricSpec:
     return MetricSpec(name, MetricKind.COUNTER, help_text, labels)
 
@@ -56,8 +53,12 @@ def _gauge(name: str, help_text: str, *labels: str) -> MetricSpec:
     return MetricSpec(name, MetricKind.GAUGE, help_text, labels)
 
 
-def _latency(name: str, help_text: str, *labels: str) -> MetricSpec:
-    return MetricSpec(name, MetricKind.HISTOGRAM, help_text, labels, LATENCY_BUCKETS)
+def _latency(name: str, help_text: str, also: tuple[float, ...] = ()) -> MetricSpec:
+    return MetricSpec(name, MetricKind.HISTOGRAM, help_text, (), union(LATENCY_BUCKETS, also))
+
+
+def _sizes(name: str, help_text: str, bounds: tuple[float, ...]) -> MetricSpec:
+    return MetricSpec(name, MetricKind.HISTOGRAM, help_text, (), bounds)
 
 
 ENGINE_METRICS = (
@@ -89,13 +90,36 @@ ENGINE_METRICS = (
     ),
     _gauge("ascendd_engine_step_token_limit", "Tokens that a step may have now; below its maximum after a shortage."),
     _latency("ascendd_engine_step_duration_seconds", "Time of one step: schedule, execute and update."),
+    _sizes("ascendd_engine_step_tokens", "Tokens computed in one step.", VLLM_STEP_TOKEN_BUCKETS),
+    _latency(
+        "ascendd_engine_queue_seconds", "Time a sequence waited in the engine for its first step.", VLLM_REQUEST_BUCKETS
+    ),
+    _latency(
+        "ascendd_engine_prefill_seconds",
+        "Time of a sequence from its first step to its first token.",
+        VLLM_REQUEST_BUCKETS,
+    ),
+    _latency(
+        "ascendd_engine_decode_seconds", "Time of a sequence from its first token to its last.", VLLM_REQUEST_BUCKETS
+    ),
 )
 
 API_METRICS = (
-    _latency("ascendd_request_duration_seconds", "Time from the receipt of a request to its last token."),
-    _latency("ascendd_request_time_to_first_token_seconds", "Time from the receipt of a request to its first token."),
-    _latency("ascendd_request_inter_token_seconds", "Time between two tokens of one request."),
+    _latency(
+        "ascendd_request_duration_seconds",
+        "Time from the receipt of a request to its last token.",
+        VLLM_REQUEST_BUCKETS,
+    ),
+    _latency(
+        "ascendd_request_time_to_first_token_seconds",
+        "Time from the receipt of a request to its first token.",
+        VLLM_FIRST_TOKEN_BUCKETS,
+    ),
+    _latency("ascendd_request_inter_token_seconds", "Time between two tokens of one request.", VLLM_TOKEN_BUCKETS),
     _latency("ascendd_request_queue_seconds", "Time a request waited before it was given to the engine."),
+    _sizes("ascendd_request_prompt_tokens", "Prompt tokens of a request that ended.", TOKEN_COUNT_BUCKETS),
+    _sizes("ascendd_request_generation_tokens", "Tokens generated for a request that ended.", TOKEN_COUNT_BUCKETS),
+    _sizes("ascendd_request_choices", "Answers asked for with one request (`n`).", VLLM_CHOICE_BUCKETS),
     _counter("ascendd_requests_total", "Requests that ended, by the reason they ended for.", "finish_reason"),
     _counter("ascendd_http_responses_total", "HTTP responses sent.", "route", "status"),
     _counter("ascendd_request_aborts_total", "Requests given up because their client went away."),
@@ -110,6 +134,7 @@ SUPERVISOR_METRICS = (
     _gauge("ascendd_instance_ready", "1 while the instance answers requests, else 0."),
     _gauge("ascendd_instance_state", "1 for the state the instance is in, 0 for all others.", "state"),
     _gauge("ascendd_degraded", "1 while the instance serves without this, else 0.", "what"),
+    _gauge("ascendd_stats_age_seconds", "Age of what a process last told of itself; grows when it hangs.", "role"),
     _gauge("ascendd_process_resident_memory_bytes", "Resident memory of a process.", "role"),
     _counter("ascendd_process_cpu_seconds_total", "CPU time used by the processes of a role.", "role"),
 )
@@ -118,29 +143,11 @@ LOG_METRICS = (_counter("ascendd_log_lines_dropped_total", "Lines that log.file 
 
 EXPORTER_METRICS = (
     _gauge("ascendd_snapshot_age_seconds", "Age of the figures on this page; grows when the supervisor hangs."),
+    _counter("ascendd_scrapes_refused_total", "Requests to this page answered 429, beyond metrics.max_scrapes_per_s."),
 )
 
 METRICS: tuple[MetricSpec, ...] = ENGINE_METRICS + API_METRICS + SUPERVISOR_METRICS + LOG_METRICS + EXPORTER_METRICS
 SPECS: dict[str, MetricSpec] = {spec.name: spec for spec in METRICS}
-
-# Compatibility: names of vLLM's V1 engine, and three that older dashboards and alert rules ask for.
-ALIASES = (
-    Alias("vllm:num_requests_running", "ascendd_engine_sequences_running", "Requests in execution."),
-    Alias("vllm:num_requests_waiting", "ascendd_engine_sequences_waiting", "Requests waiting."),
-    Alias("vllm:kv_cache_usage_perc", "ascendd_engine_kv_usage_ratio", "KV cache usage; 1 means full."),
-    Alias("vllm:prompt_tokens_total", "ascendd_engine_prompt_tokens_total", "Prompt tokens."),
-    Alias("vllm:generation_tokens_total", "ascendd_engine_generation_tokens_total", "Generated tokens."),
-    Alias("vllm:request_success_total", "ascendd_requests_total", "Requests that ended.", ("finished_reason",)),
-    Alias(
-        "vllm:time_to_first_token_seconds", "ascendd_request_time_to_first_token_seconds", "Time to the first token."
-    ),
-    Alias("vllm:inter_token_latency_seconds", "ascendd_request_inter_token_seconds", "Time between two tokens."),
-    Alias("vllm:e2e_request_latency_seconds", "ascendd_request_duration_seconds", "Time of whole requests."),
-    Alias("vllm:request_queue_time_seconds", "ascendd_request_queue_seconds", "Time spent waiting."),
-    Alias("vllm:gpu_cache_usage_ratio", "ascendd_engine_kv_usage_ratio", "KV cache usage; 1 means full."),
-    Alias("vllm:request_queue_size", "ascendd_engine_sequences_waiting", "Requests waiting."),
-    Alias("vllm:time_per_output_token_seconds", "ascendd_request_inter_token_seconds", "Time between two tokens."),
-)
 
 
 @dataclass

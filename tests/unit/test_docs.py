@@ -12,7 +12,8 @@ import yaml
 from ascendd.cli.app import VERBS
 from ascendd.config.schema import InstanceConfig
 from ascendd.errors import ExitCode
-from ascendd.telemetry.metrics import ALIASES, SPECS
+from ascendd.telemetry.compatibility import ALIASES
+from ascendd.telemetry.metrics import SPECS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 READMES = (ROOT / "README.md", ROOT / "README.zh-CN.md")

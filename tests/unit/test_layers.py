@@ -198,7 +198,7 @@ def register_simple_rules() -> None:
     """Register the rules that are one library or one list of rooms each."""
     for name, library, allowed, sentence in (
         ("aiohttp", "aiohttp", ("ascendd.api",), "aiohttp only in api"),
-        ("prometheus", "prometheus_client", ("ascendd.telemetry.exporter",), "prometheus_client only in telemetry/exporter.py"),
+        ("prometheus", "prometheus_client", ("ascendd.telemetry.exposition",), "prometheus_client only in telemetry/exposition.py"),
         ("transformers", "transformers", (), "transformers is a tool of the tests, not of the product"),
     ):  # fmt: skip
         RULES[name] = (sentence, partial(uses, library=library, allowed=allowed))

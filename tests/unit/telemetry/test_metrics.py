@@ -5,22 +5,24 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from ascendd.ipc.messages import Sample
+from ascendd.telemetry.buckets import LATENCY_BUCKETS, TOKEN_COUNT_BUCKETS, narrowed
+from ascendd.telemetry.compatibility import ALIASES
 from ascendd.telemetry.metrics import (
-    ALIASES,
     API_METRICS,
     ENGINE_METRICS,
-    LATENCY_BUCKETS,
     METRICS,
     SPECS,
     MetricKind,
     MetricStore,
 )
 
-_UNITS = ("_seconds", "_bytes", "_ratio")
+_UNITS = ("_seconds", "_bytes", "_ratio", "_tokens", "_choices")
+CONTRACT = Path(__file__).resolve().parents[3] / "docs" / "METRICS.md"
 
 
 @pytest.mark.parametrize("spec", METRICS, ids=lambda spec: spec.name)
@@ -57,12 +59,44 @@ def test_aliases_are_the_names_that_users_scrape():
         "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc", "vllm:prompt_tokens_total",
         "vllm:generation_tokens_total", "vllm:request_success_total", "vllm:time_to_first_token_seconds",
         "vllm:inter_token_latency_seconds", "vllm:e2e_request_latency_seconds", "vllm:request_queue_time_seconds",
+        "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", "vllm:num_preemptions_total",
+        "vllm:request_prefill_time_seconds", "vllm:request_decode_time_seconds", "vllm:iteration_tokens_total",
+        "vllm:request_prompt_tokens", "vllm:request_generation_tokens", "vllm:request_params_n",
         "vllm:gpu_cache_usage_ratio", "vllm:request_queue_size", "vllm:time_per_output_token_seconds",
     }  # fmt: skip
 
     assert {alias.name for alias in ALIASES} == expected
     for alias in ALIASES:
-        assert len(alias.labels) == len(SPECS[alias.source].labels)
+        source = SPECS[alias.source]
+        assert len(alias.labels) == len(source.labels)
+        assert bool(alias.buckets) == (source.kind is MetricKind.HISTOGRAM)
+        assert set(alias.buckets) <= set(source.buckets)
+
+
+def test_the_contract_lists_every_metric_as_it_is():
+    """docs/METRICS.md has one row for each metric and alias, with its type, labels and meaning, and no other row."""
+    rows = [line for line in CONTRACT.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    expected = [contract_row(spec.name, spec.kind, spec.labels, spec.help) for spec in METRICS]
+    expected += [
+        contract_row(alias.name, SPECS[alias.source].kind, alias.labels, f"`{alias.source}`") for alias in ALIASES
+    ]
+
+    assert rows == expected
+
+
+def contract_row(name, kind, labels, meaning):
+    """Return the row of docs/METRICS.md for a metric."""
+    return f"| `{name}` | {kind.value} | {', '.join(f'`{label}`' for label in labels)} | {meaning} |"
+
+
+def test_narrowed_counts_are_exact_where_a_bound_is_kept():
+    """Counts between dropped bounds are added to the next kept one; a bound that was never counted is refused."""
+    assert narrowed((1, 2, 3, 4), (1.0, 2.0, 3.0), (2.0,)) == (3, 7)
+    assert narrowed((1, 2, 3, 4), (1.0, 2.0, 3.0), (1.0, 3.0)) == (1, 5, 4)
+    assert narrowed((1, 2), (5.0,), ()) == (3,)
+    with pytest.raises(ValueError, match="no count was kept at"):
+        narrowed((1, 2), (5.0,), (4.0,))
+    assert TOKEN_COUNT_BUCKETS[:5] == (1, 2, 5, 10, 20)
 
 
 def test_metrics_import_no_exposition_library():
