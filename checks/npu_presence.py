@@ -84,7 +84,7 @@ def measure(context: CheckContext) -> Presence:
         notes.append(f"ACL: {error.message}")
     return Presence(
         pci=sum(npu.num_chips for npu in npus),
-        nodes=read_device_nodes(context.files, {npu.family for npu in npus}),
+        nodes=read_device_nodes(context.files, {npu.family for npu in npus}, context.logical_devices()),
         npu_smi=npu_smi,
         acl=acl,
         is_container=context.is_container,

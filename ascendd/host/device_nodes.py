@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Iterable, Optional, Tuple
+from typing import FrozenSet, Iterable, Optional, Tuple
 
 from ascendd.host.files import HostFiles
 from ascendd.host.vendor_facts import load_facts
@@ -23,13 +23,19 @@ class DeviceNodes:
     not_openable: Tuple[Tuple[str, str], ...]
 
 
-def read_device_nodes(files: HostFiles, families: Iterable[str]) -> DeviceNodes:
-    """Look for the nodes that chips of `families` need and open each for reading and writing, without any ioctl."""
+def read_device_nodes(
+    files: HostFiles, families: Iterable[str], in_use: Optional[FrozenSet[int]] = None
+) -> DeviceNodes:
+    """
+    Look for the nodes that chips of `families` need and open each for reading and writing, without any ioctl.
+
+    Of the chips only those `in_use` are opened (None: all): the unit of an instance may open no others.
+    """
     facts = load_facts("device_nodes")
     names = files.list_dir("/dev")
     chips = sorted(int(match[1]) for match in map(_CHIP_NODE.fullmatch, names) if match)
     missing_required = []
-    to_open = [f"davinci{chip}" for chip in chips]
+    to_open = [f"davinci{chip}" for chip in chips if in_use is None or chip in in_use]
     for node in facts["required"]:
         present = _first_present([node, *facts["alternatives"].get(node, [])], names)
         if present is None:

@@ -27,6 +27,7 @@ _EVERY_CHILD = {
 }
 _LIGHT_CHILD = {"OMP_NUM_THREADS": "1"}
 _API = {"TOKENIZERS_PARALLELISM": "false"}
+_DEVICES = re.compile(r"\d{1,4}(,\d{1,4})*", re.ASCII)
 _SECRET_NAME = re.compile(r"(?i)(api_?key|token|secret|password|passwd|credentials?)$")
 
 # The engine leaves the processor to the API where both want it: a late step is a late token, a late API is an outage.
@@ -97,9 +98,15 @@ def engine_environment(
     num_threads = config.engine.num_threads or max(1, num_cores // world_size)
     env = {"OMP_NUM_THREADS": str(num_threads)}
     if kind == "npu":
-        devices = config.parallel.devices or list(range(world_size))
+        devices = config.parallel.devices or _visible_devices(environ, world_size) or list(range(world_size))
         env |= npu_environment(environ, devices=devices, instance=instance)
     return env
+
+
+def _visible_devices(environ: Mapping[str, str], world_size: int) -> list[int]:
+    """Return the first chips that the unit leaves this instance; none where it says nothing of them."""
+    text = environ.get("ASCEND_RT_VISIBLE_DEVICES", "")
+    return [int(part) for part in text.split(",")][:world_size] if _DEVICES.fullmatch(text) else []
 
 
 def inherited_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -120,3 +120,20 @@ def test_the_device_kind_is_seen_without_a_driver(tmp_path, nodes, written, kind
         (tmp_path / node).touch()
 
     assert device_kind(load_text(f"model: {{path: /m}}\nengine: {{device: {written}}}"), tmp_path) == kind
+
+
+@pytest.mark.parametrize(
+    ("visible", "text", "expected"),
+    [
+        ("4,5", "", "4"),
+        ("4,5", "parallel: {tensor_parallel_size: 2}", "4,5"),
+        ("4,5", "parallel: {devices: [7]}", "7"),
+        ("", "", "0"),
+        ("a, b", "", "0"),
+    ],
+)
+def test_the_unit_says_which_chips_unless_the_file_does(visible, text, expected):
+    """parallel.devices comes first, then ASCEND_RT_VISIBLE_DEVICES of the unit, then the first chips of the host."""
+    built = specs(f"model: {{path: /m}}\n{text}", kind="npu", environ={"ASCEND_RT_VISIBLE_DEVICES": visible})
+
+    assert built[Role.ENGINE].env["ASCEND_RT_VISIBLE_DEVICES"] == expected
