@@ -10,8 +10,9 @@ from typing import Any
 from ascendd.api.logit_fields import LogitSpec, LogprobSpec, Vocabulary, read_logit_fields
 from ascendd.api.protocol import SamplingFields
 from ascendd.api.ranges import check_count, check_token_id, integer, number
+from ascendd.api.structured_output import read_grammar
 from ascendd.errors import ContextLengthExceeded, InvalidRequest
-from ascendd.ipc.messages import EngineHello, SamplingParams
+from ascendd.ipc.messages import EngineHello, Grammar, SamplingParams
 
 MAX_N = 128
 MAX_STOP_STRINGS = 16
@@ -35,11 +36,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
     "guided_grammar": (),
     "modalities": (["text"],),
     "audio": (),
@@ -95,6 +91,7 @@ class GenerationSpec:
     priority: int
     logits: LogitSpec
     logprobs: LogprobSpec
+    grammar: Grammar | None
 
     def num_tokens_for(self, num_prompt_tokens: int, max_model_len: int, param: str) -> int:
         """
@@ -135,6 +132,7 @@ class GenerationSpec:
             # Of several candidates the best is found by the logprobs of its tokens.
             logprobs=0 if self.logprobs.output is None and self.best_of > self.n else self.logprobs.output,
             prompt_logprobs=self.logprobs.scored_prompt,
+            grammar=self.grammar,
         )
 
 
@@ -197,6 +195,7 @@ def read_spec(
         priority=integer("priority", fields.priority, 0, -_INT32, _INT32 - 1),
         logits=read_logit_fields(fields, vocabulary, bounds.vocab_size),
         logprobs=logprobs or LogprobSpec(),
+        grammar=read_grammar(fields),
     )
 
 

@@ -45,10 +45,10 @@ class ControlLink(threading.Thread):
                     self._report()
                 elif isinstance(message, AttachPeer):
                     self.links.put(socket.socket(fileno=self._channel.take_fd()))
-                    self._wake()
+                    self.wake()
                 elif isinstance(message, Shutdown):
                     self.ending.set()
-                    self._wake()
+                    self.wake()
         except PeerClosed:
             # The supervisor is gone; whatever the main thread does now serves nobody, and it may be deep in a step.
             os._exit(0)
@@ -66,6 +66,7 @@ class ControlLink(threading.Thread):
         if self.metrics is not None:
             self._channel.send(Stats(self.metrics.samples()))
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Make `wake_fd` readable; from any thread."""
         with contextlib.suppress(BlockingIOError):  # full, so readable already
             os.write(self._wake_write, b"x")

@@ -308,9 +308,13 @@ def _nobody_asks(_num_tokens: int) -> None:
 
 
 def _nothing_to_draw(sequence: Sequence) -> SequenceFailed:
+    grammar = sequence.params.grammar
+    banned = "`allowed_token_ids`, `bad_words`, `min_tokens` and `logit_bias`"
+    if grammar is not None:
+        banned = f"`{grammar.param}`, {banned}"
     error = InvalidRequest(
-        f"no token is left to choose as token {sequence.num_output_tokens + 1} of the answer: `allowed_token_ids`, "
-        "`bad_words`, `min_tokens` and `logit_bias` together ban all of them",
-        param="allowed_token_ids",
+        f"no token is left to choose as token {sequence.num_output_tokens + 1} of the answer: {banned} "
+        "together ban all of them",
+        param="allowed_token_ids" if grammar is None else grammar.param,
     )
     return SequenceFailed(sequence.seq_id, Fault.from_error(error))

@@ -19,8 +19,10 @@ from ascendd.config.schema import InstanceConfig
 from ascendd.device.base import KernelVerdict
 from ascendd.engine.control_link import ControlLink
 from ascendd.engine.core import EngineCore
+from ascendd.engine.grammar_desk import GrammarDesk
 from ascendd.engine.progress import StepProgress
 from ascendd.errors import AscenddError, DeviceOutOfMemory, KernelReplaced, ModelUnsupported, PeerClosed
+from ascendd.grammar.matcher import grammar_factory
 from ascendd.ipc.channel import BlockingChannel
 from ascendd.ipc.child import ChildArguments, receive_config, run_role
 from ascendd.ipc.messages import (
@@ -172,6 +174,8 @@ class EngineLoop:
         core.on_scheduled = progress.scheduled
         self._data: BlockingChannel[DataMessage] | None = None
         self._logger = log.get_logger("engine")
+        factory = grammar_factory(Path(config.model_path), facts.vocab_size, facts.eos_token_ids)
+        self._grammar_desk = GrammarDesk(factory, link.wake)
 
     def run(self) -> None:
         """Step until the supervisor says to end."""
@@ -181,6 +185,7 @@ class EngineLoop:
                 self._wait()
             self._take_link()
             self._receive()
+            self._take_grammars()
             if self._core.has_work:
                 self._step()
 
@@ -217,6 +222,7 @@ class EngineLoop:
         self._data.close()
         self._data = None
         self._logger.info("engine.data_link_closed", why=why, num_aborted=self._core.abort_all())
+        self._grammar_desk.forget_all()
 
     def _receive(self) -> None:
         if self._data is None:
@@ -226,10 +232,10 @@ class EngineLoop:
                 # Counted as a step: an adapter on a disk that does not answer is a hang like any other.
                 self._progress.begin()
                 if isinstance(message, AddSequence):
-                    failed = self._core.add(message)
-                    if failed is not None:
-                        self._send(failed)
+                    if not self._grammar_desk.put(message):
+                        self._add(message)
                 elif isinstance(message, AbortSequences):
+                    self._grammar_desk.forget(message.seq_ids)
                     self._core.abort(message.seq_ids)
                 elif isinstance(message, (LoadAdapter, UnloadAdapter)):
                     self._send(self._change_adapters(message))
@@ -246,6 +252,19 @@ class EngineLoop:
             # The steps shrink when this happens to them; a probe only tells.
             return ProbeDone(message.ticket, Fault.from_error(error))
         return ProbeDone(message.ticket)
+
+    def _add(self, message: AddSequence) -> None:
+        failed = self._core.add(message)
+        if failed is not None:
+            self._send(failed)
+
+    def _take_grammars(self) -> None:
+        """Take in the sequences whose grammar was compiled meanwhile."""
+        for message, failed in self._grammar_desk.take():
+            if failed is None:
+                self._add(message)
+            else:
+                self._send(failed)
 
     def _change_adapters(self, message: LoadAdapter | UnloadAdapter) -> AdapterResult:
         """Load or unload between two steps; what is wrong with an adapter is told, and harms nobody."""

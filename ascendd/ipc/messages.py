@@ -72,6 +72,13 @@ class Fault(msgspec.Struct, array_like=True, frozen=True):
         return error
 
 
+class Grammar(msgspec.Struct, array_like=True, frozen=True):
+    """What the output must fit, in llguidance's form; `param` is the field of the request that asked for it."""
+
+    text: str
+    param: str
+
+
 class SamplingParams(msgspec.Struct, array_like=True, frozen=True):
     """
     How the next token of a sequence is chosen; already validated by the API.
@@ -83,6 +90,7 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True):
     added to the logits; of non-empty `allowed_token_ids` alone tokens are drawn.
     `logprobs` is the number of alternatives told beside each drawn token, None tells nothing; `prompt_logprobs` the
     same for each prompt token but the first. `max_tokens` may be 0 with it: only the prompt is scored.
+    Tokens that leave `grammar` are not drawn.
     """
 
     max_tokens: int
@@ -102,6 +110,7 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True):
     allowed_token_ids: tuple[int, ...] = ()
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    grammar: Grammar | None = None
 
 
 # --- control link, supervisor -> child ---------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """
-What changes a sequence's logits before a token is chosen: allowed ids, bad words, min_tokens, bias, penalties.
+What changes a sequence's logits before a token is chosen: allowed ids, grammar, bad words, min_tokens, bias,
+penalties.
 
 In this order, which is vLLM's. Each touches only the ids it is about; no history of the size of the vocabulary is kept.
 """
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 
 from ascendd.engine.sequence import Sequence
+from ascendd.grammar.matcher import GrammarFactory, Matcher
 
 
 def changes_logits(sequence: Sequence) -> bool:
@@ -23,17 +25,21 @@ def changes_logits(sequence: Sequence) -> bool:
         or params.logit_bias
         or params.bad_words
         or params.allowed_token_ids
+        or params.grammar is not None
     )
 
 
-def process(row: torch.Tensor, sequence: Sequence) -> None:
-    """Change row [vocab] in place. Tokens that may not be drawn become -inf."""
+def process(row: torch.Tensor, sequence: Sequence, grammars: GrammarFactory | None = None) -> None:
+    """Change row [vocab] in place. Tokens that may not be drawn become -inf; `grammars` knows those of requests."""
     params = sequence.params
-    state = _state_of(sequence, row.device)
+    state = _state_of(sequence, row.device, grammars)
     if state.allowed is not None:
         kept = row[state.allowed]
         row.fill_(-torch.inf)
         row[state.allowed] = kept
+    if state.matcher is not None:
+        state.matcher.update(sequence.token_ids, sequence.num_prompt_tokens)
+        row.masked_fill_(torch.from_numpy(~state.matcher.allowed()).to(row.device), -torch.inf)
     if params.bad_words:
         row[_ends_of_bad_words(sequence)] = -torch.inf
     if sequence.num_output_tokens < params.min_tokens:
@@ -89,10 +95,14 @@ class TokenCounts:
 
 
 class _State:
-    """The constant tensors of a sequence, made once, and its counts."""
+    """The constant tensors of a sequence, made once, its counts, and its place in its grammar."""
 
-    def __init__(self, sequence: Sequence, device: torch.device) -> None:
+    def __init__(self, sequence: Sequence, device: torch.device, grammars: GrammarFactory | None) -> None:
         params = sequence.params
+        self.matcher: Matcher | None = None
+        if params.grammar is not None:
+            assert grammars is not None, "the sampler has no tokenizer to compile grammars for"
+            self.matcher = grammars.matcher(params.grammar)
         self.allowed = torch.tensor(params.allowed_token_ids, device=device) if params.allowed_token_ids else None
         self.bias: tuple[torch.Tensor, torch.Tensor] | None = None
         if params.logit_bias:
@@ -105,9 +115,9 @@ class _State:
             self.counts = TokenCounts(with_prompt=params.repetition_penalty != 1.0)
 
 
-def _state_of(sequence: Sequence, device: torch.device) -> _State:
+def _state_of(sequence: Sequence, device: torch.device, grammars: GrammarFactory | None) -> _State:
     if sequence.sampling_state is None:
-        sequence.sampling_state = _State(sequence, device)
+        sequence.sampling_state = _State(sequence, device, grammars)
     state: _State = sequence.sampling_state
     return state
 

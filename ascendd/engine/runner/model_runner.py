@@ -28,6 +28,7 @@ from ascendd.engine.runner.runner_report import RunnerReport
 from ascendd.engine.runner.sampler import Sampler
 from ascendd.engine.sched.output import ModelRunnerOutput, SchedulerOutput
 from ascendd.errors import AdapterInvalid, AscenddError
+from ascendd.grammar.matcher import grammar_factory
 from ascendd.telemetry import log
 
 
@@ -88,7 +89,8 @@ class ModelRunner:
             self._rotary.long_offset,
             device.kernels.attention_form(is_latent=facts.latent is not None),
         )
-        self._sampler = Sampler(device.kernels)
+        grammars = grammar_factory(Path(config.model_path), facts.vocab_size, facts.eos_token_ids)
+        self._sampler = Sampler(device.kernels, grammars)
         self._graphs: GraphRunner | None = None
 
     @cached_property

@@ -19,6 +19,7 @@ from ascendd.device.base import Kernels
 from ascendd.engine.runner.logits_processors import changes_logits, process
 from ascendd.engine.runner.logprobs import token_logprobs
 from ascendd.engine.sequence import Sequence
+from ascendd.grammar.matcher import GrammarFactory
 from ascendd.ipc.messages import NO_TOKEN, TokenLogprobs
 
 # Candidates looked at first for top_p alone; grown until they hold the mass asked for.
@@ -31,8 +32,9 @@ _UINT64 = 2**64
 class Sampler:
     """Splits rows by what they need, so that a greedy row never pays for a neighbour that wants more."""
 
-    def __init__(self, kernels: Kernels) -> None:
+    def __init__(self, kernels: Kernels, grammars: GrammarFactory | None = None) -> None:
         self._kernels = kernels
+        self._grammars = grammars
 
     def sample(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> tuple[list[int], list[TokenLogprobs | None]]:
         """
@@ -48,7 +50,7 @@ class Sampler:
         # Logprobs are the model's own, so a row that is about to be changed is kept.
         kept = {row: logits[row].clone() for row in set(told).intersection(changed)}
         for row in changed:
-            process(logits[row], sequences[row])
+            process(logits[row], sequences[row], self._grammars)
         token_ids = self._choose(logits, sequences)
         for row in changed:
             # Only bans make all of a row -inf, and then any choice is one of them.

@@ -23,6 +23,7 @@ PARAMETERS, PROMPTS, GENERATION = (
 LOGPROBS, HTTP = "system/api/test_api_logprobs.py", "system/test_sampling_http.py"
 CHECK, INVARIANCES = "unit/engine/test_sequence_check.py", "engine/test_invariances.py"
 SCORES, PROCESSORS, SAMPLER = "engine/test_logprobs.py", "engine/test_logits_processors.py", "engine/test_sampler.py"
+STRUCTURED = "system/test_structured_http.py"
 FIELDS = f"{REFUSALS}::test_bad_field_is_400_and_the_engine_lives"
 
 CASES = {
@@ -85,7 +86,9 @@ CASES = {
     "B77": [f"{REFUSALS}::test_b77_unknown_model", f"{OPENAI}::test_refusals_are_the_package_s_errors"],
     "B78": [f"{REFUSALS}::test_b77_unknown_model", "system/test_lora.py::test_b78_unknown_name_and_bad_folders"],
     "B80": ["system/test_lora.py::test_b80_base_adapter_base_over_http", "engine/test_lora.py::test_b80_base_adapter_base_share_no_block"],
-    "B81": [FIELDS],
+    "B81": [FIELDS, f"{STRUCTURED}::test_b81_b82_bad_schema_fails_its_request_alone"],
+    "B82": [f"{STRUCTURED}::test_b81_b82_bad_schema_fails_its_request_alone", "unit/grammar/test_matcher.py::test_b82_what_cannot_be_compiled_is_named"],
+    "B84": [f"{STRUCTURED}::test_b84_json_object_cut_off", f"{STRUCTURED}::test_b84_no_infinite_whitespace"],
     "B85": [f"{CHAT}::test_b85_b86_template_refuses"],
     "B86": [f"{CHAT}::test_b85_b86_template_refuses", f"{CHAT}::test_b86_no_template"],
     "B88": [f"{CHAT}::test_b88_one_bos"],

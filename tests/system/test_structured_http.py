@@ -1,0 +1,156 @@
+"""Answers in a form, from a real daemon with a tiny random model, by the openai package."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+pytestmark = pytest.mark.system
+
+TINY_MODEL = Path(__file__).resolve().parent / "tiny_qwen2.py"
+SCHEMA = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}, "kind": {"enum": ["a", "b"]}, "n": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "required": ["ok", "kind", "n"],
+    "additionalProperties": False,
+}  # fmt: skip
+MESSAGES: Any = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
+    """The package, connected to a daemon."""
+    folder = tmp_path_factory.mktemp("structured")
+    subprocess.run([sys.executable, str(TINY_MODEL), str(folder / "tiny")], check=True, capture_output=True, timeout=60)
+    with socket.socket() as first, socket.socket() as second:
+        for sock in (first, second):
+            sock.bind(("127.0.0.1", 0))
+        api_port, metrics_port = first.getsockname()[1], second.getsockname()[1]
+    (folder / "instance.yaml").write_text(
+        f"model: {{path: {folder / 'tiny'}, max_model_len: 1024}}\nlisten: {{port: {api_port}}}\n"
+        f"metrics: {{port: {metrics_port}}}\nengine: {{device: cpu, max_num_blocks: 128, num_threads: 1}}\n"
+    )
+    command = [sys.executable, "-m", "ascendd", "run", "--instance", "structured", "--config"]
+    log_path = folder / "daemon.log"
+    with log_path.open("wb") as log, subprocess.Popen(
+        [*command, str(folder / "instance.yaml")], stdout=log, stderr=log
+    ) as process:  # fmt: skip
+        try:
+            deadline = time.monotonic() + 90
+            while not _is_ready(api_port):
+                assert process.poll() is None, log_path.read_text()
+                assert time.monotonic() < deadline, log_path.read_text()
+                time.sleep(0.1)
+            with openai.OpenAI(api_key="none", base_url=f"http://127.0.0.1:{api_port}/v1", max_retries=0) as made:
+                yield made
+            assert process.poll() is None, log_path.read_text()
+            assert "Traceback" not in log_path.read_text()
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def _is_ready(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False
+
+
+def ask(client: openai.OpenAI, **body: Any) -> Any:
+    return client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=700, seed=3, **body)
+
+
+def as_schema(schema: Any) -> Any:
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+
+
+def fits(text: str) -> bool:
+    value = json.loads(text)
+    return set(value) == {"ok", "kind", "n"} and value["ok"] in (True, False) and value["kind"] in ("a", "b")
+
+
+@pytest.mark.parametrize("temperature", [0, 1.5])
+def test_schema_holds_the_answer(client: openai.OpenAI, temperature: float) -> None:
+    """Random weights write JSON of the schema, in each of two samples, greedy and drawn, and stop by themselves."""
+    answer = ask(client, response_format=as_schema(SCHEMA), temperature=temperature, n=2)
+
+    assert [choice.finish_reason for choice in answer.choices] == ["stop", "stop"]
+    assert all(fits(choice.message.content) for choice in answer.choices)
+
+
+def test_stream_is_the_same_text(client: openai.OpenAI) -> None:
+    """Streamed and whole answers of a form are the same text."""
+    whole = ask(client, response_format=as_schema(SCHEMA)).choices[0].message.content
+    chunks = list(ask(client, response_format=as_schema(SCHEMA), stream=True))
+
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole
+
+
+@pytest.mark.parametrize(
+    ("extra", "allowed"),
+    [
+        ({"guided_choice": ["left", "right"]}, ("left", "right")),
+        ({"structured_outputs": {"choice": ["x (y)"]}}, ("x (y)",)),
+        ({"guided_regex": "[01]{4}"}, tuple(f"{number:04b}" for number in range(16))),
+    ],
+    ids=["choice", "structured_outputs", "regex"],
+)
+def test_vllm_s_parameters(client: openai.OpenAI, extra: dict[str, Any], allowed: tuple[str, ...]) -> None:
+    """Choice and regular expression hold the answer."""
+    assert ask(client, extra_body=extra).choices[0].message.content in allowed
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"type": "not-a-type"}, {"$ref": "#"}, {"type": "string", "pattern": "(?=x)y"}],
+    ids=["B81", "B82-ref", "B82-pattern"],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_b81_b82_bad_schema_fails_its_request_alone(client: openai.OpenAI, schema: Any, stream: bool) -> None:
+    """B81, B82: a schema that cannot be compiled is a 400 with the reason, streamed or not, and the next request is served."""
+    with pytest.raises(openai.BadRequestError, match="response_format") as caught:
+        ask(client, response_format=as_schema(schema), stream=stream)
+
+    assert caught.value.param == "response_format"
+    assert ask(client, extra_body={"guided_choice": ["alive"]}).choices[0].message.content == "alive"
+
+
+def test_b84_json_object_cut_off(client: openai.OpenAI) -> None:
+    """B84: an object that max_tokens cuts off ends with `length`, which is no error."""
+    answer = client.chat.completions.create(
+        model="tiny", messages=MESSAGES, max_tokens=3, response_format={"type": "json_object"}
+    )
+
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.choices[0].message.content.startswith("{")
+    assert answer.usage.completion_tokens == 3
+
+
+def test_b84_no_infinite_whitespace(client: openai.OpenAI) -> None:
+    """B84: white space that the model prefers to all else ends after 32 characters in a row."""
+    bias = {str(token_id): 100 for token_id in client_ids(client, " \n")}
+    answer = ask(client, response_format=as_schema(SCHEMA), logit_bias=bias)
+
+    assert fits(answer.choices[0].message.content)
+    assert answer.choices[0].finish_reason == "stop"
+
+
+def client_ids(client: openai.OpenAI, text: str) -> list[int]:
+    """Token ids of `text`, by the server."""
+    url = str(client.base_url).replace("/v1/", "/tokenize")
+    request = urllib.request.Request(url, json.dumps({"model": "tiny", "prompt": text}).encode())
+    with urllib.request.urlopen(request, timeout=30) as response:
+        ids: list[int] = json.load(response)["tokens"]
+    return ids
