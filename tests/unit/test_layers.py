@@ -26,6 +26,7 @@ LEVELS = {
     "ascendd.config": 1, "ascendd.telemetry": 1, "ascendd.host": 1, "ascendd.ipc": 1,
     "ascendd.preflight": 2, "ascendd.diagnose": 2,
     "ascendd.device": 3, "ascendd.artefact": 3, "ascendd.grammar": 3,
+    "ascendd.instances": 3,
     "ascendd.engine": 4, "ascendd.api": 4,
     "ascendd.supervisor": 5,
     "ascendd.checks": 6, "ascendd.installer": 6, "ascendd.cli": 6,
