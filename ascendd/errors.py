@@ -10,7 +10,8 @@ The error tree of the product, stdlib only.
     |- ModelError         ModelNotFound . ModelUnsupported . WeightsCorrupt
     |                     . PlanDoesNotFit . ConversionFailed . AdapterInvalid          exit 66
     |- DeviceFault        DeviceUnavailable . DeviceLost . DeviceOutOfMemory
-    |                     . DeviceEccError . GraphCaptureFailed . KernelReplaced        exit 70
+    |                     . DeviceEccError . GraphCaptureFailed . KernelReplaced
+    |                     . DeviceSlow                                                exit 70
     |- EngineFault        EngineDead . EngineHung . WorkerLost . CollectiveTimeout
     |                     . SelfTestFailed . RestartsExhausted                          exit 70
     |- IpcError           PeerClosed . FrameTooLarge . ProtocolMismatch                 exit 70
@@ -250,6 +251,13 @@ class KernelReplaced(DeviceFault):
     code = "ASD-D07"
     retryable = True
     default_remedy = "Answers are right, and slower. Report the line with the chip, CANN and torch_npu versions."
+
+
+class DeviceSlow(DeviceFault):
+    """A chip, or the links between chips, are far slower than specified or than their neighbours."""
+
+    code = "ASD-D08"
+    default_remedy = "Look at temperature and power, end what else uses the chip, and measure again."
 
 
 class EngineFault(AscenddError):

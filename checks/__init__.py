@@ -18,6 +18,7 @@ from .driver_firmware import DriverFirmware
 from .driver_version import DriverVersion
 from .firmware_version import FirmwareVersion
 from .hbm_free import HbmFree
+from .hccl_all_reduce import HcclAllReduce
 from .hccl_link import HcclLink
 from .hccl_ports import HcclPorts
 from .hccl_tls import HcclTls
@@ -34,6 +35,7 @@ from .npu_kernels import NpuKernels
 from .npu_presence import NpuPresence
 from .npu_security import NpuSecurity
 from .npu_sensors import NpuSensors
+from .npu_speed import NpuSpeed
 from .npu_topology import NpuTopology
 from .numa_affinity import NumaAffinity
 from .pending_reboot import PendingReboot
@@ -84,6 +86,8 @@ CHECKS: Tuple[Type[Check], ...] = (
     NpuTopology,
     NumaAffinity,
     NpuKernels,
+    NpuSpeed,
+    HcclAllReduce,
     ModelArtefact,
     PlanFits,
     HostMemory,

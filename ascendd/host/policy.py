@@ -6,26 +6,29 @@ The version policy: what ships with the product, made stricter by the site, with
     {"cann_minimum": "8.2.RC1",                      raise a minimum; a lower one than the product's is refused
      "firmware_minimum": {"default": "7.5.0"},
      "firmware_date_minimum": "2024-06-01",          the firmware package must not be older; off by default
-     "permit": [{"cann": "7.0.0.H100", "torch": "2.13.0", "reason": "tested here, ticket 4711"}]}
+     "permit": [{"cann": "7.0.0.H100", "torch": "2.13.0", "reason": "tested here, ticket 4711"}],
+     "chip_speed": {"Ascend910B3": {"matmul_tflops": 280, "memory_gb_per_s": 1300, "all_reduce_gb_per_s": 90}}}
 
 A permit names the versions of two or more of driver, firmware, cann, torch, torch_npu and python, and why. It makes a
-pair pass that no table lists or that a table denies; it does not lower a minimum.
+pair pass that no table lists or that a table denies; it does not lower a minimum. A speed that the site has measured
+replaces the published one in `ascendd doctor --deep`.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from ascendd.errors import ProbeParseError
 from ascendd.host.cann_version import matches_pattern, parse_version
+from ascendd.host.chip_speed import SPEED_KEYS
 from ascendd.host.files import HostFiles
 from ascendd.host.vendor_facts import load_facts
 
 SITE_FILE = "/etc/ascendd/policy.json"
 LAYERS = ("driver", "firmware", "cann", "torch", "torch_npu", "python")
-_KEYS = ("cann_minimum", "firmware_minimum", "firmware_date_minimum", "permit")
+_KEYS = ("cann_minimum", "firmware_minimum", "firmware_date_minimum", "permit", "chip_speed")
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class VersionPolicy:
     firmware_date_minimum: Optional[str]
     permits: Tuple[Mapping[str, str], ...] = ()
     site_file: Optional[str] = None
+    # SoC name -> key of host.chip_speed -> number.
+    chip_speed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def permit(self, **versions: Optional[str]) -> Optional[str]:
         """Return the site's reason where a permit covers `versions` (layer=version), else None."""
@@ -72,6 +77,7 @@ def read_policy(files: HostFiles) -> VersionPolicy:
         firmware_date_minimum=site.get("firmware_date_minimum"),
         permits=tuple(_permit(permit) for permit in site.get("permit", [])),
         site_file=None if text is None else SITE_FILE,
+        chip_speed={name: _speeds(name, row) for name, row in site.get("chip_speed", {}).items()},
     )
 
 
@@ -86,8 +92,9 @@ def _decode(text: str) -> Dict[str, Any]:
     date = site.get("firmware_date_minimum")
     if date is not None and not (isinstance(date, str) and len(date) == len("2024-06-01") and date.count("-") == 2):
         raise _broken(f"firmware_date_minimum {date!r} is no date; write 2024-06-01")
-    if not isinstance(site.get("firmware_minimum", {}), dict) or not isinstance(site.get("permit", []), list):
-        raise _broken("firmware_minimum must be an object and permit a list")
+    objects = [key for key in ("firmware_minimum", "chip_speed") if not isinstance(site.get(key, {}), dict)]
+    if objects or not isinstance(site.get("permit", []), list):
+        raise _broken(f"{objects[0]} must be an object" if objects else "permit must be a list")
     return site
 
 
@@ -111,6 +118,13 @@ def _permit(row: Any) -> Mapping[str, str]:
     if len(layers) < 2 or "reason" not in row or set(row) - {*LAYERS, "reason"}:
         raise _broken(f"permit {row!r} must name two or more of {', '.join(LAYERS)}, and a reason")
     return row
+
+
+def _speeds(name: str, row: Any) -> Mapping[str, float]:
+    ok = isinstance(row, dict) and row and set(row) <= set(SPEED_KEYS)
+    if not ok or not all(isinstance(n, (int, float)) and not isinstance(n, bool) and n > 0 for n in row.values()):
+        raise _broken(f"chip_speed.{name} {row!r} must give positive numbers for any of {', '.join(SPEED_KEYS)}")
+    return {key: float(number) for key, number in row.items()}
 
 
 def _broken(said: str) -> ProbeParseError:

@@ -19,7 +19,7 @@ MAGIC = 0x4E505531
 MAX_DEVICES = 16
 MAX_RULES = 32
 MAX_HOLDERS = 64
-COUNT, CODE, HANG = range(3)
+COUNT, CODE, HANG, DELAY = range(4)
 FOR_EVER = 0xFFFFFFFF
 HERE = Path(__file__).resolve().parent
 
@@ -119,6 +119,10 @@ class Machine:
     def hang(self, function: str, *, call: int = 1, device: int = -1) -> Rule:
         """Let call number `call` of `function`, and all later ones, never return."""
         return self._add(function, HANG, 0, call, FOR_EVER, device)
+
+    def slow(self, function: str, seconds: float, *, device: int = -1) -> Rule:
+        """Let every call of `function` (an operator's name, too: aten::mm) take `seconds` longer."""
+        return self._add(function, DELAY, round(seconds * 1e6), 1, FOR_EVER, device)
 
     def watch(self, function: str, *, device: int = -1) -> Rule:
         """Count calls of `function` from now on, in the `.calls` of what is returned."""

@@ -67,6 +67,10 @@ int standin_enter(const char *function)
             continue;
         while (rule->action == RULE_HANG)
             pause();
+        if (rule->action == RULE_DELAY) {
+            usleep((useconds_t)rule->code);
+            continue;
+        }
         return standin_fail(rule->code, "%s failed on device %d", function, device);
     }
     return ACL_OK;

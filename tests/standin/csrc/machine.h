@@ -10,13 +10,13 @@
 #define MAX_RULES 32
 #define MAX_HOLDERS 64
 
-enum rule_action { RULE_COUNT = 0, RULE_CODE = 1, RULE_HANG = 2 };
+enum rule_action { RULE_COUNT = 0, RULE_CODE = 1, RULE_HANG = 2, RULE_DELAY = 3 };
 
 /* What happens to calls number `first` .. `first + times - 1` of a function on `device` (-1: on any, or on none). */
 struct rule {
     char function[64];
     int32_t device;
-    int32_t code;
+    int32_t code; /* RULE_DELAY: microseconds */
     uint32_t action;
     uint32_t first;
     uint32_t times;

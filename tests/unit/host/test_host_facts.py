@@ -189,7 +189,7 @@ def test_a_site_tightens_the_policy_and_permits_a_pair(host) -> None:
         ("{", "not JSON"), ("[]", "no object"), ('{"cann": "8"}', "['cann'] is not known"),
         ('{"cann_minimum": "7.0.0"}', "below 7.0.0.H100"), ('{"cann_minimum": "new"}', "no known form"),
         ('{"firmware_minimum": {"950": "8.0.0"}}', "below 9.0.0"), ('{"firmware_date_minimum": "2024"}', "no date"),
-        ('{"permit": {}}', "permit a list"), ('{"permit": [{"cann": "8.0.0", "reason": "x"}]}', "two or more"),
+        ('{"permit": {}}', "permit must be a list"), ('{"permit": [{"cann": "8.0.0", "reason": "x"}]}', "two or more"),
         ('{"permit": [{"cann": "8.0.0", "torch": "2.1.0"}]}', "and a reason"), ('{"permit": [1]}', "object of texts"),
         ('{"cann_minimum": "7.1.T5"}', "no known form"),
     ],
