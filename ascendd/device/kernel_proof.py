@@ -65,7 +65,7 @@ def prove(
             actual = [part.float().cpu() for part in case.actual()]
             synchronize()
             expected = [part.float().cpu() for part in case.expected()]
-            passed, detail = _compare(actual, expected, shapes.dtype)
+            passed, detail = compare(actual, expected, shapes.dtype)
         except Exception as error:  # whatever a vendor's operator raises, it is not the operator to use
             if isinstance(classify(error), (DeviceLost, DeviceEccError)):
                 raise
@@ -76,7 +76,8 @@ def prove(
     return verdicts
 
 
-def _compare(actual: list[torch.Tensor], expected: list[torch.Tensor], dtype: str) -> tuple[bool, str]:
+def compare(actual: list[torch.Tensor], expected: list[torch.Tensor], dtype: str) -> tuple[bool, str]:
+    """Return whether results on the host, in float32, are those of `dtype` rounded, and what was measured."""
     worst, worst_gain = 0.0, 0.0
     for got, wanted in zip(actual, expected, strict=True):
         if got.shape != wanted.shape:

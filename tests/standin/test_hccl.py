@@ -96,6 +96,19 @@ dist.broadcast(told, 1)
     assert got == [[whole, [0, 3], 1], [whole, [6, 9], 1], [whole, [12, 15], 1]]
 
 
+def test_lists_of_tensors(ranks: Ranks) -> None:
+    """All-gather into a list gives each rank's part in order; reduce-scatter of a list leaves each its own sum."""
+    code = """
+parts = [torch.empty(2, device="npu") for _ in range(3)]
+dist.all_gather(parts, on_npu(float(rank), 10.0 + rank))
+mine = torch.empty(1, device="npu")
+dist.reduce_scatter(mine, [on_npu(1.0), on_npu(2.0), on_npu(3.0)])
+"""
+    got = everywhere(ranks, code, "[[part.tolist() for part in parts], mine.item()]")
+
+    assert got == [[[[0, 10], [1, 11], [2, 12]], 3.0 * (rank + 1)] for rank in range(3)]
+
+
 def test_send_and_receive(ranks: Ranks) -> None:
     """A message longer than the ring between two ranks arrives whole, while the third rank has no part in it."""
     code = """
