@@ -1,26 +1,30 @@
 #!/bin/bash
 # Make the bundle that installs ascendd without a network.
 #
-#   packaging/bundle.sh [--python 3.11]... [--arch x86_64|aarch64] [--torch-index URL] OUT
+#   packaging/bundle.sh [--python 3.11]... [--arch x86_64|aarch64]... [--torch VERSION] [--torch-index URL] OUT
 #   packaging/bundle.sh --wheels FOLDER [--python 3.11]... OUT
 #
-# The first form fetches the wheels from the index that pip is configured with (torch from --torch-index); the second
-# takes wheels that are there. OUT becomes a folder and OUT.tar.gz. The Python that runs this is ${PYTHON:-python3}.
+# The first form fetches the wheels from the index that pip is configured with (torch from --torch-index, in the version
+# of --torch); the second takes wheels that are there. OUT becomes a folder and OUT.tar.gz; with more than one --arch,
+# OUT-x86_64 and OUT-aarch64 do. The Python that runs this is ${PYTHON:-python3}.
 set -euo pipefail
 shopt -s nullglob
 cd "$(dirname "$0")/.."
 
 python="${PYTHON:-python3}"
 pythons=()
-arch="$(uname -m)"
+archs=()
+torch=
 torch_index=
 wheels=
 out=
 fail() { echo "bundle.sh: $*" >&2; exit 64; }
 while [ $# -gt 0 ]; do
     case "$1" in
+        --*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" ;;
         --python) pythons+=("$2"); shift 2 ;;
-        --arch) arch="$2"; shift 2 ;;
+        --arch) archs+=("$2"); shift 2 ;;
+        --torch) torch="$2"; shift 2 ;;
         --torch-index) torch_index="$2"; shift 2 ;;
         --wheels) wheels="$2"; shift 2 ;;
         -*) fail "unknown option $1" ;;
@@ -30,7 +34,21 @@ done
 [ -n "$out" ] || fail "no OUT; see the head of this file"
 [ ! -e "$out" ] || fail "$out is there already"
 [ "${#pythons[@]}" -gt 0 ] || pythons=(3.11)
-case "$arch" in x86_64 | aarch64) ;; *) fail "--arch is x86_64 or aarch64, not $arch" ;; esac
+[ "${#archs[@]}" -gt 0 ] || archs=("$(uname -m)")
+for arch in "${archs[@]}"; do
+    case "$arch" in x86_64 | aarch64) ;; *) fail "--arch is x86_64 or aarch64, not $arch" ;; esac
+done
+if [ "${#archs[@]}" -gt 1 ]; then
+    [ -z "$wheels" ] || fail "--wheels is a folder for one --arch"
+    # Each whole or not at all; one that cannot be had does not keep the others back.
+    failed=()
+    for arch in "${archs[@]}"; do
+        "$PWD/packaging/bundle.sh" "${pythons[@]/#/--python=}" --arch="$arch" ${torch:+--torch="$torch"} \
+            ${torch_index:+--torch-index="$torch_index"} "$out-$arch" || failed+=("$arch")
+    done
+    [ "${#failed[@]}" -eq 0 ] || fail "there is no bundle for ${failed[*]}; the reason is above"
+    exit 0
+fi
 started=$SECONDS
 
 work="$(mktemp -d "$(dirname "$out")/.bundle.XXXXXX")"
@@ -54,13 +72,21 @@ else
     "${pip[@]}" wheel --no-deps --wheel-dir "$work/wheels" -c tests/constraints.txt sdnotify
     for target in "${pythons[@]}"; do
         fetch=("${pip[@]}" download --dest "$work/wheels" --only-binary :all: --python-version "$target"
-            --implementation cp --platform "manylinux_2_28_$arch" --platform "manylinux_2_27_$arch"
+            --implementation cp --platform "manylinux_2_31_$arch" --platform "manylinux_2_28_$arch" --platform "manylinux_2_27_$arch"
             --platform "manylinux_2_17_$arch" --platform "manylinux2014_$arch" --platform "linux_$arch")
-        if [ -n "$torch_index" ]; then
-            "${fetch[@]}" --no-deps --index-url "$torch_index" -c tests/constraints.txt torch
+        index=(${torch_index:+--index-url "$torch_index"})
+        pins=(-c tests/constraints.txt)
+        # pip applies a constraint to what it is asked for as well, so another torch needs them without that line.
+        if [ -n "$torch" ]; then
+            grep -v '^torch==' tests/constraints.txt >"$work/constraints"
+            pins=(-c "$work/constraints")
         fi
-        "${fetch[@]}" --find-links "$work/wheels" -c tests/constraints.txt \
-            "$work"/wheels/torch-*"cp${target/./}-cp"*.whl "$work/wheels/ascendd-$version"-*.whl
+        "${fetch[@]}" --no-deps "${index[@]}" "${pins[@]}" "torch${torch:+==$torch}" ||
+            fail "the index has no torch${torch:+ $torch} for Python $target on $arch; name another --torch or --torch-index"
+        "$python" packaging/wheel_needs.py "$arch" "$target" "$work"/wheels/torch-*"cp${target/./}-cp"*.whl \
+            "$work/wheels/ascendd-$version"-*.whl >"$work/needs" || exit
+        "${fetch[@]}" --find-links "$work/wheels" "${pins[@]}" -r "$work/needs"
+        rm -f "$work/needs" "$work/constraints"
     done
 fi
 cuda=("$work"/wheels/nvidia_* "$work"/wheels/triton-*)

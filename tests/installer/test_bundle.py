@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -111,3 +113,41 @@ def test_bundle_refuses_cuda(tmp_path: Path) -> None:
     assert done.returncode == 64
     assert "the wheels hold CUDA (nvidia_cublas-1-" in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir() if not path.name.endswith(".whl")) == []
+
+
+def run_wheel_needs(folder: Path, architecture: str, *requirements: str) -> subprocess.CompletedProcess[str]:
+    """Ask packaging/wheel_needs.py about a wheel of torch with these requirements."""
+    wheel = folder / "torch-2.9.0-cp311-cp311-manylinux_2_28_aarch64.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        lines = "".join(f"Requires-Dist: {line}\n" for line in requirements)
+        archive.writestr("torch-2.9.0.dist-info/METADATA", f"Name: torch\nVersion: 2.9.0\n{lines}\n")
+    script = Path(__file__).resolve().parents[2] / "packaging/wheel_needs.py"
+    command = [sys.executable, script, architecture, "3.11", wheel]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_requirements_are_those_of_the_target(tmp_path: Path) -> None:
+    """Conditions are evaluated for the target's architecture and Python, extras are left out, conditions are met."""
+    cuda = 'nvidia-cublas-cu12==12.8; platform_machine == "x86_64"'
+    done = run_wheel_needs(tmp_path, "aarch64", "filelock", 'a>=1; python_version < "3.12"', 'b; extra == "x"', cuda)
+
+    assert (done.returncode, done.stdout.split()) == (0, ["filelock", "a>=1"]), done.stderr
+
+
+def test_a_torch_that_needs_cuda_is_refused(tmp_path: Path) -> None:
+    """A wheel that cannot start without NVIDIA's libraries is named, with what to write instead."""
+    done = run_wheel_needs(tmp_path, "aarch64", "filelock", 'nvidia-cudnn-cu13==9.20; platform_system == "Linux"')
+
+    assert done.returncode == 64
+    assert "is a CUDA build: it does not start without nvidia-cudnn-cu13" in done.stderr
+    assert "--torch-index" in done.stderr
+
+
+def test_one_command_makes_no_bundle_of_wheels_that_are_there_for_two_machines(tmp_path: Path) -> None:
+    """--wheels is a folder for one architecture, so it excludes a second --arch."""
+    script = Path(__file__).resolve().parents[2] / "packaging/bundle.sh"
+    command = [script, "--wheels", tmp_path, "--arch=x86_64", "--arch=aarch64", tmp_path / "out"]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (64, "bundle.sh: --wheels is a folder for one --arch\n")
