@@ -7,6 +7,7 @@ import sys
 
 ROLES = {
     "_engine": "ascendd.engine.main",
+    "_worker": "ascendd.engine.exec.worker",
     "_api": "ascendd.api.main",
     "_metrics": "ascendd.telemetry.exporter",
     "_logwriter": "ascendd.telemetry.log_writer",

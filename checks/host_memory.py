@@ -109,7 +109,7 @@ def _need(context: CheckContext, memory: Memory) -> Optional[Need]:
     try:
         from ascendd.artefact.weight_count import count_rank_weights
 
-        elements = count_rank_weights(Path(context.model_path), facts, config.parallel.tensor_parallel_size)
+        elements = count_rank_weights(Path(context.model_path), facts, *_parallel_sizes(config))
     except AscenddError:
         elements = None  # the artefact check names a file that is broken
     return _cpu_need(config, facts, memory, fast_dtypes(context.files), elements)
@@ -133,17 +133,22 @@ def _cpu_need(config: Any, facts: Any, memory: Memory, dtypes: Tuple[str, ...], 
     device = DeviceFacts(
         kind="cpu", name="CPU", total_bytes=memory.ceiling_bytes, free_bytes=memory.usable_bytes, fast_dtypes=dtypes
     )
-    tp_size = config.parallel.tensor_parallel_size
+    tp_size, pp_size = _parallel_sizes(config)
+    num_ranks = tp_size * pp_size
     dtype = resolve_dtype(config.model.dtype, facts, device)
-    of_rank = weights_bytes_per_rank(facts, dtype, tp_size) if elements is None else elements * DTYPE_BYTES[dtype]
-    weights = of_rank * tp_size
+    planned = weights_bytes_per_rank(facts, dtype, tp_size, pp_size)
+    weights = num_ranks * (planned if elements is None else elements * DTYPE_BYTES[dtype])
     try:
-        kv_bytes = resolve(config, facts, device, weight_elements=elements).plan.kv_bytes * tp_size
+        kv_bytes = resolve(config, facts, device, weight_elements=elements).plan.kv_bytes * num_ranks
     except AscenddError as error:
-        parts = {"weights": weights, "reserve": CPU_RESERVE_BYTES}
+        parts = {"weights": weights, "reserve": CPU_RESERVE_BYTES * num_ranks}
         return Need(sum(parts.values()), parts, dtype, refusal=error)
-    parts = {"weights": weights, "KV cache": kv_bytes, "reserve": CPU_RESERVE_BYTES}
+    parts = {"weights": weights, "KV cache": kv_bytes, "reserve": CPU_RESERVE_BYTES * num_ranks}
     return Need(sum(parts.values()), parts, dtype)
+
+
+def _parallel_sizes(config: Any) -> Tuple[int, int]:
+    return config.parallel.tensor_parallel_size, config.parallel.pipeline_parallel_size
 
 
 def fast_dtypes(files: HostFiles) -> Tuple[str, ...]:

@@ -25,6 +25,7 @@ from itertools import accumulate
 import msgspec
 
 from ascendd.config.model_facts import ModelFacts
+from ascendd.config.rank_place import RankPlace
 
 
 class Shard(enum.Enum):
@@ -120,6 +121,24 @@ def rank_layout(facts: ModelFacts, tp_rank: int = 0, tp_size: int = 1) -> list[R
         for tensor in fused_layout(facts)
         if not (tensor.shard is Shard.ROW and tensor.name.endswith(".bias") and tp_rank > 0)
     ]
+
+
+def stage_layout(facts: ModelFacts, place: RankPlace) -> list[RankTensor]:
+    """
+    Return the tensors that the rank at `place` holds: its slices of the layers of its stage.
+
+    The first stage has the embedding, the last one norm and head; a tied head brings the embedding along.
+    """
+    layers = place.layers(facts.num_layers)
+
+    def is_here(name: str) -> bool:
+        if name.startswith("model.layers."):
+            return int(name.split(".", 3)[2]) in layers
+        if name == "model.embed_tokens.weight":
+            return place.is_first_stage or (place.is_last_stage and facts.tie_word_embeddings)
+        return place.is_last_stage
+
+    return [tensor for tensor in rank_layout(facts, place.tp_rank, place.tp_size) if is_here(tensor.name)]
 
 
 def _layer(facts: ModelFacts, index: int) -> Iterator[FusedTensor]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ascendd.artefact.hf_folder import HfFolder
-from ascendd.artefact.layout import RankTensor, rank_layout
+from ascendd.artefact.layout import RankTensor, rank_layout, stage_layout
 from ascendd.artefact.manifest import (
     Manifest,
     check_complete,
@@ -27,6 +27,7 @@ from ascendd.artefact.safetensors_file import DTYPE_NAMES, SafetensorsFile
 from ascendd.artefact.safetensors_header import ELEMENT_BYTES
 from ascendd.artefact.source import CheckpointSource
 from ascendd.config.model_facts import ModelFacts
+from ascendd.config.rank_place import RankPlace
 from ascendd.errors import ModelNotFound, WeightsCorrupt
 
 if TYPE_CHECKING:
@@ -71,22 +72,24 @@ class RankWeights(ABC):
 
 
 class ArtefactWeights(RankWeights):
-    """One rank file of an artefact."""
+    """One rank file of an artefact; it holds all layers, of which a stage of a pipeline reads its own."""
 
-    def __init__(self, folder: Path, manifest: Manifest, layout: list[RankTensor], tp_rank: int) -> None:
+    def __init__(
+        self, folder: Path, manifest: Manifest, layout: list[RankTensor], whole: list[RankTensor], tp_rank: int
+    ) -> None:
         super().__init__(layout)
         check_complete(folder, manifest)
         self._file = SafetensorsFile(folder / rank_file_name(tp_rank, manifest.tensor_parallel_size))
         try:
-            self._check_layout()
+            self._check_layout(whole)
         except WeightsCorrupt:
             self.close()
             raise
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all tensors in the file."""
-        return sum(stored.num_bytes for stored in self._file.tensors.values())
+        """Bytes of this rank's tensors in the file."""
+        return sum(self._file.tensors[name].num_bytes for name in self.layout)
 
     def read(self, name: str) -> torch.Tensor:
         """Return tensor `name` as a view of the mapped file."""
@@ -96,9 +99,9 @@ class ArtefactWeights(RankWeights):
         """Close the file."""
         self._file.close()
 
-    def _check_layout(self) -> None:
+    def _check_layout(self, whole: list[RankTensor]) -> None:
         stored = {name: tensor.shape for name, tensor in self._file.tensors.items()}
-        wanted = {name: tensor.shape for name, tensor in self.layout.items()}
+        wanted = {tensor.name: tensor.shape for tensor in whole}
         different = sorted(name for name in stored.keys() | wanted.keys() if stored.get(name) != wanted.get(name))
         if different:
             name = different[0]
@@ -134,20 +137,24 @@ class SourceWeights(RankWeights):
         return max(ELEMENT_BYTES[DTYPE_NAMES[self._source.dtype_of(cut.source.name)]] for cut in tensor.cuts)
 
 
-def open_rank_weights(folder: Path, facts: ModelFacts, tp_rank: int = 0, tp_size: int = 1) -> RankWeights:
+def open_rank_weights(
+    folder: Path, facts: ModelFacts, tp_rank: int = 0, tp_size: int = 1, *, pp_rank: int = 0, pp_size: int = 1
+) -> RankWeights:
     """
-    Open the weights of rank `tp_rank` of `tp_size`.
+    Open the weights of rank `tp_rank` of `tp_size` in stage `pp_rank` of `pp_size`.
 
     Raises ModelError for an artefact packed for another size, WeightsCorrupt for missing, surplus or misshapen tensors,
     ModelUnsupported for a size that does not fit the model, ModelNotFound.
     """
-    layout = rank_layout(facts, tp_rank, tp_size)
+    whole = rank_layout(facts, tp_rank, tp_size)
+    place = RankPlace(tp_rank=tp_rank, tp_size=tp_size, pp_rank=pp_rank, pp_size=pp_size)
+    layout = stage_layout(facts, place) if pp_size > 1 else whole
     if not folder.is_dir():
         raise ModelNotFound(f"{folder} {'is not a folder' if folder.exists() else 'does not exist'}", path=str(folder))
     if is_artefact(folder):
         manifest = read_manifest(folder)
         check_tensor_parallel_size(folder, manifest, tp_size)
-        return ArtefactWeights(folder, manifest, layout, tp_rank)
+        return ArtefactWeights(folder, manifest, layout, whole, tp_rank)
     source = HfFolder(folder)
     try:
         return SourceWeights(source, facts, layout)

@@ -5,18 +5,24 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from ascendd.artefact.layout import stage_layout
 from ascendd.artefact.manifest import is_artefact, read_manifest
 from ascendd.artefact.safetensors_header import read_header
 from ascendd.config.model_facts import ModelFacts
+from ascendd.config.rank_place import RankPlace
 
 
-def count_rank_weights(folder: Path, facts: ModelFacts, tp_size: int = 1) -> int | None:
+def count_rank_weights(folder: Path, facts: ModelFacts, tp_size: int = 1, pp_size: int = 1) -> int | None:
     """
-    Return the elements that the largest of `tp_size` ranks holds; None where the folder has no weight files.
+    Return the elements that the largest of `tp_size` x `pp_size` ranks holds; None for a folder without weight files.
 
     An artefact that is packed for `tp_size` is counted to the element, padding and copies included; else what
-    is not replicated is divided. Raises WeightsCorrupt for a file that is not what its header says.
+    is not replicated is divided. Stages of a pipeline are counted by the layout, which the files are held to when they
+    are opened. Raises WeightsCorrupt for a file that is not what its header says.
     """
+    if pp_size > 1:
+        places = [RankPlace.of(rank, tp_size, pp_size) for rank in range(tp_size * pp_size)]
+        return max(sum(tensor.num_elements for tensor in stage_layout(facts, place)) for place in places)
     if is_artefact(folder):
         manifest = read_manifest(folder)
         files = [folder / name for name in manifest.rank_files]

@@ -28,7 +28,8 @@ MODEL is a folder, or a config.json alone. Nothing is loaded; weights are counte
         print JSON
 
 Flags of serve that change the plan: --dtype, --kv-cache-dtype, --block-size, --max-model-len, --max-num-seqs,
---tensor-parallel-size, and one of --max-num-blocks, --kv-cache-memory and --gpu-memory-utilization."""
+--tensor-parallel-size, --pipeline-parallel-size, and one of --max-num-blocks, --kv-cache-memory and
+--gpu-memory-utilization."""
 
 
 class Line(NamedTuple):
@@ -74,7 +75,8 @@ def _plan(args: list[str]) -> tuple[ModelFacts, DeviceFacts, EngineConfig]:
     folder = path.parent if path.name == "config.json" and path.is_file() else path
     facts = read_model_facts(folder)
     # Whoever names config.json itself asks about the configuration, whatever lies beside it.
-    elements = None if folder != path else count_rank_weights(folder, facts, config.parallel.tensor_parallel_size)
+    sizes = config.parallel.tensor_parallel_size, config.parallel.pipeline_parallel_size
+    elements = None if folder != path else count_rank_weights(folder, facts, *sizes)
     device = _this_device(config.engine.device) if memory is None else _npu_of(memory)
     return facts, device, resolve(config, facts, device, weight_elements=elements, reserve_bytes=reserve)
 
@@ -122,7 +124,7 @@ def _lines(facts: ModelFacts, device: DeviceFacts, engine: EngineConfig) -> Iter
     from ascendd.config.plan import DTYPE_BYTES, kv_arithmetic
     from ascendd.config.quantity import format_bytes
 
-    plan, ranks = engine.plan, engine.tensor_parallel_size
+    plan, ranks = engine.plan, engine.tensor_parallel_size * engine.pipeline_parallel_size
     weight_size, kv_size = DTYPE_BYTES[engine.dtype], DTYPE_BYTES[engine.kv_cache_dtype]
     counted = plan.weights_origin != "config.json"
     weights = f"{plan.weights_bytes // weight_size:,} " + (f"in {plan.weights_origin}" if counted else "parameters")
@@ -133,14 +135,15 @@ def _lines(facts: ModelFacts, device: DeviceFacts, engine: EngineConfig) -> Iter
     yield Line("model", f"{facts.num_parameters:,}", f"parameters, {facts.architecture}, {facts.dtype} on disk")
     yield Line("device", format_bytes(device.total_bytes), f"{format_bytes(device.free_bytes)} free, {device.name}")
     yield Line("dtype", engine.dtype, f"{_origin(engine, 'dtype')}; KV cache {engine.kv_cache_dtype}")
-    yield Line("usable", format_bytes(plan.budget_bytes), "per device")
+    shared = f"per rank; {ranks} share this host" if ranks > 1 and device.kind == "cpu" else "per device"
+    yield Line("usable", format_bytes(plan.budget_bytes), shared)
     yield Line("- weights", format_bytes(plan.weights_bytes), f"{weights}{share} x {weight_size} bytes")
     yield Line("- reserve", format_bytes(plan.reserve_bytes), f"{plan.reserve_origin}; activations, logits, runtime")
     yield Line("= room for KV", format_bytes(plan.room_bytes), f"{plan.num_fitting:,} blocks fit")
     yield Line(
         "KV per token",
         f"{plan.bytes_per_token:,} bytes",
-        kv_arithmetic(facts, ranks, kv_size),
+        kv_arithmetic(facts, engine.tensor_parallel_size, kv_size, engine.pipeline_parallel_size),
     )
     yield Line(
         "KV per block",
@@ -183,6 +186,7 @@ def _figures(facts: ModelFacts, device: DeviceFacts, engine: EngineConfig) -> di
         "architecture": facts.architecture,
         "num_parameters": facts.num_parameters,
         "tensor_parallel_size": engine.tensor_parallel_size,
+        "pipeline_parallel_size": engine.pipeline_parallel_size,
         "device": device.kind,
         "device_total_bytes": device.total_bytes,
         "device_free_bytes": device.free_bytes,

@@ -7,6 +7,7 @@ A folder written by `ascendd convert` carries the same two files, so one reader 
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -102,16 +103,26 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
             replicated += self.num_expert_layers * self.experts.num_router(self.hidden_size)
         return replicated
 
-    def kv_bytes_per_token(self, bytes_per_element: int, tp_size: int = 1) -> int:
+    def kv_bytes_per_token(self, bytes_per_element: int, tp_size: int = 1, pp_size: int = 1) -> int:
         """
-        Bytes that one token takes in the cache of one rank, over all layers.
+        Bytes that one token takes in the cache of one rank, over all layers of the longest stage.
 
         2 x layers x KV heads x head size x bytes, at least one head a rank; with latents layers x latent size x bytes,
-        on every rank.
+        on every rank of a stage.
         """
+        num_layers = math.ceil(self.num_layers / pp_size)
         if self.latent is not None:
-            return self.num_layers * self.latent.cached_dim * bytes_per_element
-        return 2 * self.num_layers * max(1, self.num_kv_heads // tp_size) * self.head_dim * bytes_per_element
+            return num_layers * self.latent.cached_dim * bytes_per_element
+        return 2 * num_layers * max(1, self.num_kv_heads // tp_size) * self.head_dim * bytes_per_element
+
+    def check_pipeline_parallel(self, pp_size: int) -> None:
+        """Raise ModelUnsupported unless each of `pp_size` stages gets a layer."""
+        if pp_size > self.num_layers:
+            raise ModelUnsupported(
+                f"pipeline_parallel_size {pp_size} does not fit {self.num_layers} layers; a stage has at least one",
+                remedy=f"Use --pipeline-parallel-size {self.num_layers} or less.",
+                pp_size=pp_size,
+            )
 
     def check_tensor_parallel(self, tp_size: int) -> None:
         """

@@ -83,20 +83,30 @@ def kv_heads_per_rank(facts: ModelFacts, tp_size: int) -> int:
     return max(1, facts.num_kv_heads // tp_size)
 
 
-def kv_arithmetic(facts: ModelFacts, tp_size: int, bytes_per_element: int) -> str:
+def kv_arithmetic(facts: ModelFacts, tp_size: int, bytes_per_element: int, pp_size: int = 1) -> str:
     """Return the product that makes up the bytes per token of one rank, in words."""
+    num_layers = math.ceil(facts.num_layers / pp_size)
     if facts.latent is not None:
         latent = facts.latent
         sizes = f"({latent.kv_rank} latent + {latent.rope_dim} rotary)"
-        return f"{facts.num_layers} layers x {sizes} x {bytes_per_element} bytes"
+        return f"{num_layers} layers x {sizes} x {bytes_per_element} bytes"
     heads = kv_heads_per_rank(facts, tp_size)
-    return f"2 (K and V) x {facts.num_layers} layers x {heads} KV heads x {facts.head_dim} x {bytes_per_element} bytes"
+    return f"2 (K and V) x {num_layers} layers x {heads} KV heads x {facts.head_dim} x {bytes_per_element} bytes"
 
 
-def weights_bytes_per_rank(facts: ModelFacts, dtype: str, tp_size: int) -> int:
-    """Return the bytes of one rank's weights; that norms are replicated is below 0.1 %."""
-    whole = facts.num_replicated_parameters
-    return (whole + math.ceil((facts.num_parameters - whole) / tp_size)) * DTYPE_BYTES[dtype]
+def weights_bytes_per_rank(facts: ModelFacts, dtype: str, tp_size: int, pp_size: int = 1) -> int:
+    """
+    Return the bytes of one rank's weights; that norms are replicated is below 0.1 %.
+
+    Of several stages the longest with an embedding or head counts, all layers taken as alike; the engine counts them.
+    """
+    whole, rest = facts.num_replicated_parameters, facts.num_parameters - facts.num_replicated_parameters
+    if pp_size > 1:
+        table = facts.vocab_size * facts.hidden_size
+        share = math.ceil(facts.num_layers / pp_size) / facts.num_layers
+        layers = rest - table * (1 if facts.tie_word_embeddings else 2)
+        whole, rest = math.ceil(whole * share), math.ceil(layers * share) + table
+    return (whole + math.ceil(rest / tp_size)) * DTYPE_BYTES[dtype]
 
 
 def plan_memory(
@@ -107,6 +117,7 @@ def plan_memory(
     kv_dtype: str,
     block_size: int,
     tp_size: int,
+    pp_size: int = 1,
     max_num_seqs: int,
     max_model_len: int,
     kv_cache_memory: int | None = None,
@@ -124,11 +135,11 @@ def plan_memory(
     Raises PlanDoesNotFit, naming the number that fits, when what was asked for is more than what is there.
     """
     weights = (
-        weights_bytes_per_rank(facts, dtype, tp_size)
+        weights_bytes_per_rank(facts, dtype, tp_size, pp_size)
         if weight_elements is None
         else weight_elements * DTYPE_BYTES[dtype]
     )
-    per_token = facts.kv_bytes_per_token(DTYPE_BYTES[kv_dtype], tp_size)
+    per_token = facts.kv_bytes_per_token(DTYPE_BYTES[kv_dtype], tp_size, pp_size)
     per_block = per_token * block_size
     reserve = CPU_RESERVE_BYTES if reserve_bytes is None else reserve_bytes
     share = utilization or (DEFAULT_UTILIZATION if reserve_bytes is None else 1.0)

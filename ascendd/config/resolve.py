@@ -31,6 +31,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_caching: bool
     enforce_eager: bool
     tensor_parallel_size: int
+    pipeline_parallel_size: int = 1
     num_threads: int
     seed: int | None
     rope_switch_length: int | None = None
@@ -56,7 +57,9 @@ def resolve(
     Raises PlanDoesNotFit, ModelUnsupported (tp size) or ConfigInvalid (context length, block size).
     """
     engine, tp_size = config.engine, config.parallel.tensor_parallel_size
-    facts.check_tensor_parallel(tp_size)
+    pp_size = config.parallel.pipeline_parallel_size
+    check_parallel(config, facts)
+    device = share_of_rank(device, tp_size * pp_size)
     origins: dict[str, str] = {}
 
     def pick(name: str, written: object, default: object, why: str) -> object:
@@ -73,12 +76,13 @@ def resolve(
     batched = int(
         str(pick("max_num_batched_tokens", engine.max_num_batched_tokens, default_tokens, f"default on {device.kind}"))
     )
-    threads = int(str(pick("num_threads", engine.num_threads, device.num_cores, "cores this process may use")))
+    threads = int(str(pick("num_threads", engine.num_threads, device.num_cores, _why_cores(tp_size * pp_size))))
     asked_len = config.model.max_model_len
     max_model_len = int(str(pick("max_model_len", asked_len, facts.max_position_embeddings, "model")))
     check_context_length(config, facts)
     plan = plan_memory(
         facts=facts, device=device, dtype=dtype, kv_dtype=kv_dtype, block_size=block_size, tp_size=tp_size,
+        pp_size=pp_size,
         max_num_seqs=engine.max_num_seqs, max_model_len=max_model_len,
         kv_cache_memory=None if engine.kv_cache_memory is None else parse_bytes(engine.kv_cache_memory),
         max_num_blocks=engine.max_num_blocks, utilization=engine.gpu_memory_utilization,
@@ -104,7 +108,7 @@ def resolve(
         device=device.kind, dtype=dtype, kv_cache_dtype=kv_dtype, block_size=block_size, num_blocks=plan.num_blocks,
         max_model_len=max_model_len, max_num_seqs=engine.max_num_seqs, max_num_batched_tokens=batched,
         enable_prefix_caching=engine.enable_prefix_caching, enforce_eager=engine.enforce_eager,
-        tensor_parallel_size=tp_size, num_threads=threads, seed=engine.seed,
+        tensor_parallel_size=tp_size, pipeline_parallel_size=pp_size, num_threads=threads, seed=engine.seed,
         rope_switch_length=facts.rope_switch_length, plan=plan, origins=origins,
         max_loras=engine.max_loras if lora_enabled(config) else 0, max_lora_rank=engine.max_lora_rank,
         max_cpu_loras=engine.max_cpu_loras,
@@ -116,6 +120,28 @@ def check_context_length(config: InstanceConfig, facts: ModelFacts) -> None:
     asked, most = config.model.max_model_len, facts.max_position_embeddings
     if asked is not None and asked > most:
         raise ConfigInvalid(f"$.model.max_model_len = {asked}: the model has {most} positions; write {most} or less")
+
+
+def check_parallel(config: InstanceConfig, facts: ModelFacts) -> None:
+    """Raise ModelUnsupported, with the sizes that fit, unless the model can be spread over the configured ranks."""
+    facts.check_tensor_parallel(config.parallel.tensor_parallel_size)
+    facts.check_pipeline_parallel(config.parallel.pipeline_parallel_size)
+
+
+def share_of_rank(device: DeviceFacts, world_size: int) -> DeviceFacts:
+    """Return what one of `world_size` ranks may use: its device, or of a CPU, which they share, its part."""
+    if device.kind != "cpu" or world_size == 1:
+        return device
+    return msgspec.structs.replace(
+        device,
+        total_bytes=device.total_bytes // world_size,
+        free_bytes=device.free_bytes // world_size,
+        num_cores=max(1, device.num_cores // world_size),
+    )
+
+
+def _why_cores(world_size: int) -> str:
+    return "cores this process may use" + (f", shared by {world_size} ranks" if world_size > 1 else "")
 
 
 def _check_block_size(block_size: int, device: DeviceFacts) -> None:

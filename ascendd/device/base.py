@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from ascendd.config.plan import DeviceFacts
-from ascendd.errors import AscenddError
+from ascendd.errors import AscenddError, DeviceUnavailable
 
 if TYPE_CHECKING:
     import torch
@@ -286,6 +286,18 @@ class Device(ABC):
     @abstractmethod
     def memory_info(self) -> MemoryInfo:
         """Free and total memory now."""
+
+    def used_bytes(self) -> int:
+        """Return the memory in use, by this process where the device can tell."""
+        memory = self.memory_info()
+        return memory.total_bytes - memory.free_bytes
+
+    def collective_backend(self) -> str:
+        """Return the backend of torch.distributed for tensors of this device; needs Capability.COLLECTIVES."""
+        raise DeviceUnavailable(
+            f"{self.facts.name} runs no collectives between processes",
+            remedy="Set tensor_parallel_size and pipeline_parallel_size to 1.",
+        )
 
     @abstractmethod
     def peak_memory(self, work: Callable[[], None]) -> int:

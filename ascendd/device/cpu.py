@@ -15,7 +15,7 @@ from torch.nn import functional
 from ascendd.config.plan import DeviceFacts
 from ascendd.device.base import Capability, Device, KVCacheSpec, Linear, MemoryInfo
 from ascendd.device.kernels.cpu import CpuKernels
-from ascendd.device.resident_memory import resident_peak
+from ascendd.device.resident_memory import resident_bytes, resident_peak
 from ascendd.errors import DeviceOutOfMemory
 from ascendd.host.files import HostFiles
 from ascendd.host.memory import read_memory
@@ -63,6 +63,12 @@ class CpuDevice(Device):
     def memory_info(self) -> MemoryInfo:
         memory = read_memory(HostFiles())
         return MemoryInfo(free_bytes=memory.usable_bytes, total_bytes=memory.ceiling_bytes)
+
+    def used_bytes(self) -> int:
+        return resident_bytes()
+
+    def collective_backend(self) -> str:
+        return "gloo"
 
     def peak_memory(self, work: Callable[[], None]) -> int:
         return resident_peak(work)

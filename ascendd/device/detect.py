@@ -10,7 +10,7 @@ from ascendd.host.pci import find_pci_npus
 
 def make_device(kind: str, index: int = 0) -> Device:
     """
-    Return device `index` for `auto`, `cpu`, `npu` or `cuda`; implementations are imported only when chosen.
+    Return device `index` of those this process sees, for `auto`, `cpu`, `npu` or `cuda`; each is imported when chosen.
 
     `auto` takes the NPU where the host has one. Raises DeviceUnavailable for a kind whose kernels this version does not
     have, and where an NPU is there and cannot be used: serving from the CPU while chips stand idle would be a silent

@@ -26,6 +26,11 @@ def resident_peak(work: Callable[[], None], proc: Path = Path("/proc/self")) -> 
     return max(0, _read(proc)["VmHWM"] - max(before["VmHWM"], before["VmRSS"]))
 
 
+def resident_bytes(proc: Path = Path("/proc/self")) -> int:
+    """Return the resident set of this process, bytes."""
+    return _read(proc)["VmRSS"]
+
+
 def _read(proc: Path) -> dict[str, int]:
     """Return VmHWM and VmRSS in bytes; 0 where the kernel does not tell."""
     text = (proc / "status").read_text(encoding="ascii", errors="replace")

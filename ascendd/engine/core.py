@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from ascendd.config.resolve import EngineConfig
+from ascendd.engine.exec.executor import Executor
 from ascendd.engine.kv.block_pool import NULL_BLOCK_ID
 from ascendd.engine.kv.kv_cache_manager import KVCacheManager
 from ascendd.engine.lora.adapter_registry import AdapterRegistry
 from ascendd.engine.out_of_memory import OutOfMemory
-from ascendd.engine.runner.runner_report import RunnerReport
 from ascendd.engine.sched.output import ModelRunnerOutput, ScheduledChunk, SchedulerOutput, TokenEvent
 from ascendd.engine.sched.scheduler import Scheduler
 from ascendd.engine.sequence import Sequence, SequenceStatus
@@ -35,24 +35,8 @@ from ascendd.telemetry.metrics import ENGINE_METRICS, MetricStore
 DECODE_PREFILL_SHARE = 0.5
 # Of the sequence that a probe is; those of requests are positive.
 PROBE_ID = -2
-
-
-class Runner(Protocol):
-    """What executes a step (runner.model_runner.ModelRunner)."""
-
-    vocab_size: int
-
-    def execute(self, output: SchedulerOutput) -> ModelRunnerOutput:
-        """Compute the chunks and return a token for each that samples."""
-
-    def release_memory(self) -> None:
-        """Give memory that no tensor uses back to the device, after a step for which there was none."""
-
-    def load_adapter(self, adapter_id: int, path: str) -> int:
-        """Read an adapter into host memory under `adapter_id` and return its bytes. Raises AdapterInvalid."""
-
-    def drop_adapter(self, adapter_id: int) -> None:
-        """Forget an adapter."""
+# The steps of the scheduler count from 1.
+PROBE_STEP = 0
 
 
 class EngineCore:
@@ -61,15 +45,14 @@ class EngineCore:
     def __init__(
         self,
         config: EngineConfig,
-        runner: Runner,
+        executor: Executor,
         eos_token_ids: tuple[int, ...],
         clock: Callable[[], float] = time.monotonic,
-        report: RunnerReport | None = None,
     ) -> None:
         self.config = config
         self.metrics = MetricStore(ENGINE_METRICS)
-        self._runner = runner
-        self.report = report or RunnerReport()
+        self.executor = executor
+        self.report = executor.report
         self._eos_token_ids = frozenset(eos_token_ids)
         self._clock = clock
         self._kv = KVCacheManager(
@@ -81,9 +64,12 @@ class EngineCore:
             max_num_batched_tokens=config.max_num_batched_tokens,
             decode_prefill_tokens=max(config.block_size, int(config.max_num_batched_tokens * DECODE_PREFILL_SHARE)),
             max_adapters=config.max_loras,
+            num_batches=executor.max_in_flight,
         )
-        self._out_of_memory = OutOfMemory(self._scheduler, runner, is_alone=config.tensor_parallel_size == 1)
-        self._adapters = AdapterRegistry(runner, config.max_cpu_loras, config.model_name)
+        self._in_flight: deque[SchedulerOutput] = deque()
+        is_alone = config.tensor_parallel_size * config.pipeline_parallel_size == 1
+        self._out_of_memory = OutOfMemory(self._scheduler, executor, is_alone=is_alone)
+        self._adapters = AdapterRegistry(executor, config.max_cpu_loras, config.model_name)
         self.on_scheduled: Callable[[int], None] = _nobody_asks
         self._seed_root = config.seed
         self._num_seeds = 0
@@ -94,7 +80,7 @@ class EngineCore:
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return self._scheduler.has_work
+        return self._scheduler.has_work or bool(self._in_flight)
 
     @property
     def num_running(self) -> int:
@@ -114,7 +100,7 @@ class EngineCore:
     def add(self, message: AddSequence) -> SequenceFailed | None:
         """Take a sequence in, or return why not: a request that slipped past the API must not end the process."""
         try:
-            check_sequence(message, vocab_size=self._runner.vocab_size, max_model_len=self.config.max_model_len)
+            check_sequence(message, vocab_size=self.executor.vocab_size, max_model_len=self.config.max_model_len)
             if self._scheduler.knows(message.seq_id):
                 raise InvalidRequest(f"sequence id {message.seq_id} is in use")
             adapter_id, cache_key = 0, b""
@@ -208,21 +194,31 @@ class EngineCore:
         )
 
     def _execute(self) -> tuple[SchedulerOutput, ModelRunnerOutput] | None:
-        """Run a step; one that the device has no memory for is tried once more, smaller. None where nothing ran."""
+        """
+        Begin steps until the executor is full and bring the oldest to its end; None where there is nothing to do.
+
+        A step that the device has no memory for is tried once more, smaller.
+        """
         for _attempt in range(2):
-            output = self._scheduler.schedule()
-            if not output.chunks:
+            while len(self._in_flight) < self.executor.max_in_flight:
+                output = self._scheduler.schedule()
+                if not output.chunks:
+                    break
+                self.executor.submit(output)
+                self._in_flight.append(output)
+            if not self._in_flight:
                 return None
-            self.on_scheduled(output.num_tokens)
+            self.on_scheduled(self._in_flight[0].num_tokens)
             started_s = self._clock()
             try:
-                result = self._runner.execute(output)
+                result = self.executor.collect()
             except DeviceOutOfMemory as error:
                 if not self._out_of_memory.may_retry:
                     raise
-                self._failed += self._out_of_memory.relieve(output, error)
+                self._failed += self._out_of_memory.relieve(self._in_flight.popleft(), error)
             else:
                 self._out_of_memory.step_done()
+                output = self._in_flight.popleft()
                 note_step(output, started_s, self.metrics)
                 return output, result
         return None
@@ -238,7 +234,7 @@ class EngineCore:
         sequence.block_ids = [NULL_BLOCK_ID]
         sequence.status = SequenceStatus.RUNNING
         try:
-            self._runner.execute(SchedulerOutput(0, [ScheduledChunk(sequence, 0, 1)]))
+            self.executor.run_now(SchedulerOutput(PROBE_STEP, [ScheduledChunk(sequence, 0, 1)]))
         finally:
             sequence.status = SequenceStatus.FINISHED
 
@@ -250,7 +246,7 @@ class EngineCore:
     def warm_up(self) -> None:
         """Run a prompt and two decodes through every layer, so that the first request pays for nothing."""
         length = max(1, min(32, self.config.max_model_len - 3))
-        token_ids = [index % self._runner.vocab_size for index in range(length)]
+        token_ids = [index % self.executor.vocab_size for index in range(length)]
         self.add(AddSequence(-1, token_ids, SamplingParams(max_tokens=3, temperature=0.0, ignore_eos=True)))
         while self.has_work:
             self.step()

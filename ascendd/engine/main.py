@@ -6,22 +6,17 @@ import faulthandler
 import gc
 import select
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
-from ascendd.config.model_facts import ModelFacts, read_model_facts
-from ascendd.config.plan import fit_measured
-from ascendd.config.resolve import EngineConfig, resolve
-from ascendd.config.schema import InstanceConfig
-from ascendd.device.base import KernelVerdict
+from ascendd.config.model_facts import ModelFacts
+from ascendd.config.resolve import EngineConfig
 from ascendd.engine.control_link import ControlLink
 from ascendd.engine.core import EngineCore
 from ascendd.engine.grammar_desk import GrammarDesk
+from ascendd.engine.loading import load
 from ascendd.engine.progress import StepProgress
-from ascendd.errors import AscenddError, DeviceOutOfMemory, KernelReplaced, ModelUnsupported, PeerClosed
+from ascendd.errors import AscenddError, DeviceOutOfMemory, PeerClosed
 from ascendd.grammar.matcher import grammar_factory
 from ascendd.ipc.channel import BlockingChannel
 from ascendd.ipc.child import ChildArguments, receive_config, run_role
@@ -63,7 +58,7 @@ def _body(_arguments: ChildArguments, channel: BlockingChannel[ControlMessage]) 
     progress = StepProgress()
     link = ControlLink(channel, progress)
     link.start()
-    engine_config, facts, core = load(config, channel)
+    engine_config, facts, core = load(config, lambda phase, fraction: channel.send(Progress(phase, fraction)))
     link.metrics = core.metrics
     gc.collect()
     gc.freeze()  # the model's objects live as long as the process; no collection need look at them again
@@ -77,76 +72,11 @@ def _body(_arguments: ChildArguments, channel: BlockingChannel[ControlMessage]) 
         **core.report.facts,
     )
     channel.send(Ready({**_ready_facts(engine_config), **core.report.facts}))
-    EngineLoop(core, engine_config, facts, link, progress).run()
+    try:
+        EngineLoop(core, engine_config, facts, link, progress).run()
+    finally:
+        core.executor.close()
     return 0
-
-
-def load(
-    config: InstanceConfig, channel: BlockingChannel[ControlMessage]
-) -> tuple[EngineConfig, ModelFacts, EngineCore]:
-    """Build the core from a written configuration, reporting progress over `channel`."""
-    import torch
-
-    from ascendd.artefact.weight_count import count_rank_weights
-    from ascendd.device.detect import make_device
-    from ascendd.engine.runner.model_runner import ModelRunner
-
-    channel.send(Progress("reading the model", 0.0))
-    facts = read_model_facts(Path(config.model.path))
-    world_size = config.parallel.tensor_parallel_size * config.parallel.pipeline_parallel_size
-    if world_size != 1:
-        raise ModelUnsupported(
-            f"this version runs one rank; tensor x pipeline parallel size is {world_size}",
-            remedy="Set tensor_parallel_size and pipeline_parallel_size to 1.",
-        )
-    device = make_device(config.engine.device)
-    elements = count_rank_weights(Path(config.model.path), facts)
-    engine_config = resolve(config, facts, device.facts, weight_elements=elements)
-    torch.set_num_threads(engine_config.num_threads)
-    torch.set_num_interop_threads(1)
-    last = 0.0
-
-    def report(fraction: float) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last >= _PROGRESS_EVERY_S or fraction >= 1.0:
-            last = now
-            channel.send(Progress("loading", 0.95 * fraction))
-
-    runner = ModelRunner(engine_config, facts, device, report)
-    _tell_replaced(runner.kernel_verdicts)
-    channel.send(Progress("measuring memory", 0.95))
-    plan = fit_measured(
-        engine_config.plan,
-        activation_bytes=runner.profile(),
-        free_bytes=device.memory_info().free_bytes,
-        max_model_len=engine_config.max_model_len,
-    )
-    runner.set_num_blocks(plan.num_blocks)
-    engine_config = msgspec.structs.replace(engine_config, plan=plan, num_blocks=plan.num_blocks)
-    runner.capture_graphs()
-    core = EngineCore(engine_config, runner, facts.eos_token_ids, report=runner.report)
-    channel.send(Progress("warming up", 0.97))
-    core.warm_up()
-    for adapter in config.model.adapters:
-        core.load_adapter(adapter.name, adapter.path)
-    return engine_config, facts, core
-
-
-def _tell_replaced(verdicts: Sequence[KernelVerdict]) -> None:
-    logger = log.get_logger("engine")
-    for verdict in verdicts:
-        if not verdict.passed:
-            replaced = KernelReplaced(f"kernel {verdict.kernel} is replaced by the reference: {verdict.detail}")
-            logger.warning(
-                "engine.kernel_replaced",
-                kernel=verdict.kernel,
-                code=replaced.code,
-                detail=verdict.detail,
-                remedy=replaced.remedy,
-            )
-    if verdicts:
-        logger.info("engine.kernels_proven", kernels=[verdict.kernel for verdict in verdicts if verdict.passed])
 
 
 def _ready_facts(config: EngineConfig) -> dict[str, str | int]:
@@ -157,6 +87,8 @@ def _ready_facts(config: EngineConfig) -> dict[str, str | int]:
         "block_size": config.block_size,
         "max_model_len": config.max_model_len,
         "num_threads": config.num_threads,
+        "tensor_parallel_size": config.tensor_parallel_size,
+        "pipeline_parallel_size": config.pipeline_parallel_size,
     }
 
 
@@ -184,6 +116,7 @@ class EngineLoop:
                 self._core.check_integrity()
                 self._wait()
             self._take_link()
+            self._core.executor.check()
             self._receive()
             self._take_grammars()
             if self._core.has_work:
@@ -194,6 +127,8 @@ class EngineLoop:
         poller.register(self._link.wake_fd, select.POLLIN)
         if self._data is not None:
             poller.register(self._data.fileno(), select.POLLIN)
+        for fd in self._core.executor.filenos():
+            poller.register(fd, select.POLLIN)
         poller.poll(_POLL_IDLE_MS)
         self._link.clear_wake()
 

@@ -30,6 +30,7 @@ class Sequence:
     Beyond `rope_switch_length` tokens all keys of the sequence, the earlier ones too, are rotated otherwise.
     `num_scored_tokens` prompt tokens, from the second on, had their logprobs told; `sampling_state` is the sampler's.
     The three times are monotonic seconds, set as they become known: arrival, begin of the first step, first token.
+    `in_flight` says that a step that is not booked yet computes tokens of it.
     """
 
     seq_id: int
@@ -62,6 +63,7 @@ class Sequence:
     arrived_s: float = field(default=0.0, init=False)
     first_step_s: float | None = field(default=None, init=False)
     first_token_s: float | None = field(default=None, init=False)
+    in_flight: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.token_ids)

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ascendd.ipc.messages import Heartbeat, Role
+from ascendd.config.schema import InstanceConfig
+from ascendd.ipc.messages import Role
+from ascendd.ipc.step_deadline import step_deadline_of
 from ascendd.supervisor.child import Child, ChildState
+
+# For naming the rank that keeps the others waiting, and for the stacks of all.
+GROUP_GRACE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -18,19 +23,11 @@ class Deadlines:
     step_s: float = 120.0  # one engine step; health.step_deadline_s
 
 
-# A step may take this many times as long as its tokens took lately at the worst, and as long as step_s at the most.
-PATIENCE = 10.0
-
-
-def step_deadline_of(heartbeat: Heartbeat, step_s: float) -> float:
-    """
-    Return how long the step that `heartbeat` tells of may run, in seconds.
-
-    `step_s`, and more where its tokens took that long lately: the widest prefill of a large model on a slow host is no
-    hang. Never more than PATIENCE times `step_s`, so that one slow step does not hide a hang for hours.
-    """
-    expected_s = heartbeat.step_tokens * heartbeat.token_s
-    return min(max(step_s, PATIENCE * expected_s), PATIENCE * step_s)
+def step_deadline_s(config: InstanceConfig) -> float:
+    """Return the `step_s` of the supervisor; an engine of several ranks judges them itself, and does so first."""
+    parallel = config.parallel
+    num_ranks = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
+    return config.health.step_deadline_s + (GROUP_GRACE_S if num_ranks > 1 else 0.0)
 
 
 def hang_reason(child: Child, deadlines: Deadlines, now_s: float) -> str | None:

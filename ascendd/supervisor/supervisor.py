@@ -19,7 +19,7 @@ from ascendd.supervisor.board import StatsBoard
 from ascendd.supervisor.child import Child, ChildState
 from ascendd.supervisor.departure import Departure
 from ascendd.supervisor.device_probe import DeviceProbe
-from ascendd.supervisor.health import Deadlines, HealthMonitor
+from ascendd.supervisor.health import Deadlines, HealthMonitor, step_deadline_s
 from ascendd.supervisor.phase import Outcome, Phase, Timing
 from ascendd.supervisor.process import ChildProcess
 from ascendd.supervisor.process_table import ProcessTable
@@ -75,7 +75,7 @@ class Supervisor:
             Devices(ReleaseProof(device_kind), probe or DeviceProbe.of(config, device_kind)),
         )
         monitor = HealthMonitor(
-            deadlines or Deadlines(step_s=config.health.step_deadline_s, loading_s=config.health.load_deadline_s)
+            deadlines or Deadlines(step_s=step_deadline_s(config), loading_s=config.health.load_deadline_s)
         )
         self._watch = Watch(self._run, monitor, self._readiness, watchdog_s)
 

@@ -36,6 +36,7 @@ def ours(artefact: Path) -> Callable[[int], float]:
     from ascendd.config.schema import EngineSection, InstanceConfig, ModelSection
     from ascendd.device.cpu import CpuDevice
     from ascendd.engine.core import EngineCore
+    from ascendd.engine.exec.executor import InProcessExecutor
     from ascendd.engine.runner.model_runner import ModelRunner
     from ascendd.ipc.messages import AddSequence, SamplingParams
 
@@ -44,7 +45,7 @@ def ours(artefact: Path) -> Callable[[int], float]:
         model=ModelSection(path=str(artefact), dtype="float32"), engine=EngineSection(enable_prefix_caching=False)
     )
     resolved = resolve(config, facts, device.facts)
-    core = EngineCore(resolved, ModelRunner(resolved, facts, device), ())
+    core = EngineCore(resolved, InProcessExecutor(ModelRunner(resolved, facts, device)), ())
     core.warm_up()
 
     def run(count: int) -> float:

@@ -19,6 +19,7 @@ from ascendd.config.resolve import resolve
 from ascendd.config.schema import EngineSection, InstanceConfig, ModelSection
 from ascendd.device.cpu import CpuDevice
 from ascendd.engine.core import EngineCore
+from ascendd.engine.exec.executor import InProcessExecutor
 from ascendd.engine.runner.model_runner import ModelRunner
 from ascendd.ipc.messages import AddSequence, SamplingParams
 
@@ -43,7 +44,7 @@ def bench_shared_prefix(artefact: Path, rounds: int = 3) -> float:
         engine=EngineSection(device="cpu", max_num_blocks=1024),
     )
     resolved = resolve(config, facts, device.facts)
-    core = EngineCore(resolved, ModelRunner(resolved, facts, device), ())
+    core = EngineCore(resolved, InProcessExecutor(ModelRunner(resolved, facts, device)), ())
     core.warm_up()
     rng = random.Random(1)
     times: list[tuple[float, float]] = []

@@ -16,6 +16,7 @@ from ascendd.config.resolve import resolve
 from ascendd.config.schema import EngineSection, InstanceConfig, ModelSection
 from ascendd.device.cpu import CpuDevice
 from ascendd.engine.core import EngineCore
+from ascendd.engine.exec.executor import InProcessExecutor
 from ascendd.engine.runner.model_runner import ModelRunner
 from ascendd.engine.sched.output import ScheduledChunk, SchedulerOutput
 from ascendd.engine.sequence import Sequence, SequenceStatus
@@ -73,7 +74,7 @@ def make_core() -> Callable[..., EngineCore]:
             engine=EngineSection(**engine),  # type: ignore[arg-type]
         )
         resolved = resolve(config, facts, device.facts)
-        return EngineCore(resolved, ModelRunner(resolved, facts, device), facts.eos_token_ids)
+        return EngineCore(resolved, InProcessExecutor(ModelRunner(resolved, facts, device)), facts.eos_token_ids)
 
     return make
 
@@ -117,7 +118,7 @@ def logits_of() -> Callable[..., torch.Tensor]:
             sequence.token_ids.extend(token_ids[start : start + size])
             assert core._kv.allocate_slots(sequence, start + size)
             output = SchedulerOutput(0, [ScheduledChunk(sequence, start, size)])
-            rows.append(core._runner.logits(output)[0])
+            rows.append(core.executor.runner.logits(output)[0])
             start += size
         return torch.stack(rows)
 

@@ -15,6 +15,7 @@ from ascendd.device.cpu import CpuDevice
 from ascendd.device.kernels.block_major import BlockMajorReference
 from ascendd.device.npu_faults import classify
 from ascendd.engine.core import EngineCore
+from ascendd.engine.exec.executor import InProcessExecutor
 from ascendd.engine.runner.graph_runner import decode_buckets, fewer_buckets
 from ascendd.engine.runner.model_runner import ModelRunner
 from ascendd.errors import DeviceLost, DeviceOutOfMemory, GraphCaptureFailed
@@ -111,7 +112,7 @@ def graphed(tiny_model) -> Callable[..., tuple[EngineCore, GraphedCpu]]:
         )
         runner = ModelRunner(config, facts, device)
         runner.capture_graphs()
-        return EngineCore(config, runner, facts.eos_token_ids, report=runner.report), device
+        return EngineCore(config, InProcessExecutor(runner), facts.eos_token_ids), device
 
     return make
 
@@ -142,7 +143,7 @@ def test_padding_is_one_token_in_the_null_block(graphed, generate) -> None:
     Of block 0 the capture of the largest bucket wrote the first five slots.
     """
     core, device = graphed(enable_prefix_caching=False)
-    caches = core._runner._kv_caches
+    caches = core.executor.runner._kv_caches
     generate(core, PROMPTS[:3], max_tokens=6)
     used = {block for block in range(1, caches[0].shape[1]) if caches[0][:, block].abs().sum() > 0}
 

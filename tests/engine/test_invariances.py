@@ -95,4 +95,4 @@ def test_a_half_precision_cache_stays_close(make_core, generate, folder) -> None
     tokens = generate(core, PROMPTS, 12)
 
     assert [len(ids) for ids in tokens] == [12] * len(PROMPTS)
-    assert core._runner._kv_caches[0].dtype is torch.float16
+    assert core.executor.runner._kv_caches[0].dtype is torch.float16

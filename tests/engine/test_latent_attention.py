@@ -135,7 +135,7 @@ def test_a_model_in_one_form_alone_equals_transformers(
         torch.tensor([token_ids]), max_new_tokens=8, do_sample=False, eos_token_id=None, pad_token_id=0
     )[0, 60:].tolist()
     core = make_core(folder, max_num_blocks=32)
-    assert isinstance(core._runner._device.kernels, kernels)
+    assert isinstance(core.executor.runner._device.kernels, kernels)
 
     logits = logits_of(make_core(folder, max_num_blocks=32), token_ids, [25, 20] + [1] * 15)
 
@@ -147,7 +147,7 @@ def test_the_cache_of_a_model_takes_what_its_facts_say(make_core, tiny_model) ->
     """Bytes of all layers' tensors over the tokens they hold are kv_bytes_per_token, which the plan counts with."""
     folder, _ = tiny_model("deepseek_v2")
     core = make_core(folder, max_num_blocks=9)
-    num_bytes = sum(cache.nbytes for cache in core._runner._kv_caches)
+    num_bytes = sum(cache.nbytes for cache in core.executor.runner._kv_caches)
 
     assert num_bytes / (10 * 16) == read_model_facts(folder).kv_bytes_per_token(4) == core.config.plan.bytes_per_token
-    assert core._runner._kv_caches[0].shape == (10, 16, 24 + 8)
+    assert core.executor.runner._kv_caches[0].shape == (10, 16, 24 + 8)

@@ -129,7 +129,9 @@ def test_logits_and_tokens_are_those_of_peft(make_lora_core, make_adapter, refer
             continue
         start = 0 if position + 1 == 20 else position
         assert core._kv.allocate_slots(sequence, position + 1)
-        rows.append(core._runner.logits(SchedulerOutput(0, [ScheduledChunk(sequence, start, position + 1 - start)]))[0])
+        rows.append(
+            core.executor.runner.logits(SchedulerOutput(0, [ScheduledChunk(sequence, start, position + 1 - start)]))[0]
+        )
     core._kv.free(sequence)
     expected = reference(family, folder, token_ids)[19:]
     tokens = run(core, [(token_ids, "a")])[0]
@@ -167,7 +169,7 @@ def test_an_adapter_on_a_neighbour_changes_no_bit(make_lora_core, make_adapter) 
             sequence.status = SequenceStatus.RUNNING
             assert core._kv.allocate_slots(sequence, len(prompt))
             chunks.append(ScheduledChunk(sequence, 0, len(prompt)))
-        return core._runner.logits(SchedulerOutput(0, chunks))
+        return core.executor.runner.logits(SchedulerOutput(0, chunks))
 
     beside_base, beside_adapter = logits_beside(0), logits_beside(adapter_id)
 
@@ -232,7 +234,7 @@ def test_unloading_lets_running_sequences_end_with_their_weights(make_lora_core,
     first = core.step()
     core.unload_adapter("a")
     failed = core.add(AddSequence(8, PROMPTS[1], params, adapter="a"))
-    held = len(core._runner._lora._adapters)
+    held = len(core.executor.runner._lora._adapters)
     tokens = [*first.token_ids]
     while core.has_work:
         tokens += core.step().token_ids
@@ -240,7 +242,7 @@ def test_unloading_lets_running_sequences_end_with_their_weights(make_lora_core,
     assert tokens == expected
     assert failed is not None
     assert failed.fault.code == "ASD-R05"
-    assert (held, len(core._runner._lora._adapters)) == (1, 0)
+    assert (held, len(core.executor.runner._lora._adapters)) == (1, 0)
 
 
 def test_evicted_adapters_are_read_again(make_lora_core, make_adapter) -> None:
@@ -251,7 +253,7 @@ def test_evicted_adapters_are_read_again(make_lora_core, make_adapter) -> None:
     core = make_lora_core("llama", folders, max_cpu_loras=2, max_loras=2)
 
     assert [run(core, [job])[0] for job in jobs * 2] == expected * 2
-    assert len(core._runner._lora._adapters) == 2
+    assert len(core.executor.runner._lora._adapters) == 2
 
 
 def test_with_all_places_in_use_one_more_adapter_is_told_to_come_again(make_lora_core, make_adapter) -> None:
@@ -267,7 +269,7 @@ def test_with_all_places_in_use_one_more_adapter_is_told_to_come_again(make_lora
     core.load_adapter("qv", str(folders["qv"]))
 
     assert core.adapter_names == ("all", "qv")
-    assert len(core._runner._lora._adapters) == 1
+    assert len(core.executor.runner._lora._adapters) == 1
 
 
 def _edit(folder: Path, **changes: object) -> None:

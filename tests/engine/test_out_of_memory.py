@@ -18,20 +18,20 @@ class Allocator:
     """Stands before a device's kernels and has no memory in layer 1 of the forward passes that `fails_at` names."""
 
     def __init__(self, core, fails_at) -> None:
-        self._model = core._runner._model
+        self._model = core.executor.runner._model
         self._forward = self._model.forward
         self._fails_at = fails_at
         self.num_calls = 0
         self.activation: weakref.ref[torch.Tensor] | None = None
         self._model.forward = self.forward
 
-    def forward(self, token_ids, context):
+    def forward(self, x, residual, context):
         self.num_calls += 1
         if self.num_calls in self._fails_at:
-            activation = self._forward(token_ids, context)
+            activation, _ = self._forward(x, residual, context)
             self.activation = weakref.ref(activation)
             raise MemoryError("Tried to allocate 24.00 MiB")
-        return self._forward(token_ids, context)
+        return self._forward(x, residual, context)
 
 
 @pytest.mark.parametrize(("family", "params"), [("qwen2", {}), ("phi3", SAMPLED)], ids=["greedy", "sampled"])
@@ -56,8 +56,8 @@ def test_the_tensors_of_the_failed_step_are_freed_before_the_next_try(tiny_model
     core = make_core(tiny_model("qwen2")[0], max_num_blocks=64)
     allocator = Allocator(core, {2})
     seen = []
-    release = core._runner.release_memory
-    core._runner.release_memory = lambda: (seen.append(allocator.activation()), release())
+    release = core.executor.runner.release_memory
+    core.executor.runner.release_memory = lambda: (seen.append(allocator.activation()), release())
     gc.disable()
     try:
         generate(core, PROMPTS, 4)

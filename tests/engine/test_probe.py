@@ -40,7 +40,7 @@ def test_a_probe_goes_through_the_layers(tiny_model, make_core) -> None:
     def broken(*_args):
         raise RuntimeError("a layer is broken")
 
-    core._runner._model.forward = broken
+    core.executor.runner._model.forward = broken
 
     with pytest.raises(RuntimeError, match="a layer is broken"):
         core.probe()

@@ -14,7 +14,7 @@ from ascendd.config.resolve import resolve
 from ascendd.config.schema import EngineSection, InstanceConfig, ModelSection
 from ascendd.device.cpu import CpuDevice
 from ascendd.device.resident_memory import resident_peak
-from ascendd.engine import main as engine_main
+from ascendd.engine import loading
 from ascendd.engine.runner.model_runner import ModelRunner
 from ascendd.errors import PlanDoesNotFit
 
@@ -81,8 +81,8 @@ def test_tokens_after_a_profile_run_are_those_without(tiny_model, make_core, gen
     prompts = [[5, 6, 7], list(range(40)), [9] * 17]
     expected = generate(make_core(folder, max_num_blocks=40, max_num_seqs=2), prompts)
     core = make_core(folder, max_num_blocks=40, max_num_seqs=2)
-    assert core._runner.profile() >= 0
-    core._runner.set_num_blocks(40)
+    assert core.executor.runner.profile() >= 0
+    core.executor.runner.set_num_blocks(40)
 
     assert generate(core, prompts) == expected
 
@@ -95,15 +95,11 @@ def test_the_cache_holds_what_was_asked_for(tiny_model, make_core, generate, dty
 
     assert [len(ids) for ids in generate(core, [[1, 2, 3], [4] * 30])] == [8, 8]
     wanted = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[dtype]
-    assert {cache.dtype for cache in core._runner._kv_caches} == {wanted}
+    assert {cache.dtype for cache in core.executor.runner._kv_caches} == {wanted}
 
 
-class Reports(list):
-    """Stands in for the control link: keeps what is sent."""
-
-    def send(self, message: object) -> None:
-        """Keep `message`."""
-        self.append(message)
+def _unheard(_phase: str, _fraction: float) -> None:
+    """Stand in for the control link."""
 
 
 @pytest.fixture
@@ -121,15 +117,15 @@ def test_a_start_is_held_to_what_is_free_after_loading(tiny_model, monkeypatch: 
     default = InstanceConfig(model=ModelSection(path=str(folder)), engine=EngineSection(device="cpu"))
     block_bytes = 2 * 2 * 2 * 16 * 4 * 16
     monkeypatch.setattr(ModelRunner, "profile", lambda _self: 100 * block_bytes)
-    monkeypatch.setattr(engine_main, "fit_measured", _with_free(900 * block_bytes))
+    monkeypatch.setattr(loading, "fit_measured", _with_free(900 * block_bytes))
 
     with pytest.raises(PlanDoesNotFit, match=r"reserve \(measured at start\) leave room for 800 blocks"):
-        engine_main.load(asked, Reports())
-    config, _, core = engine_main.load(default, Reports())
+        loading.load(asked, _unheard)
+    config, _, core = loading.load(default, _unheard)
     assert config.num_blocks == core.config.num_blocks == 800
-    assert core._runner._kv_caches[0].shape[2] == 801
+    assert core.executor.runner._kv_caches[0].shape[2] == 801
 
 
 def _with_free(free_bytes: int):
-    real = engine_main.fit_measured
+    real = loading.fit_measured
     return lambda plan, **kwargs: real(plan, **{**kwargs, "free_bytes": free_bytes})

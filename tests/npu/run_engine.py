@@ -21,6 +21,7 @@ from ascendd.config.schema import EngineSection, InstanceConfig, ModelSection
 from ascendd.device.base import Device
 from ascendd.device.detect import make_device
 from ascendd.engine.core import EngineCore
+from ascendd.engine.exec.executor import InProcessExecutor
 from ascendd.engine.runner.model_runner import ModelRunner
 from ascendd.errors import AscenddError
 from ascendd.ipc.messages import AddSequence, SamplingParams
@@ -45,7 +46,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         resolved = resolve(config, facts, device.facts)
         runner = ModelRunner(resolved, facts, device)
         runner.capture_graphs()
-        core = EngineCore(resolved, runner, facts.eos_token_ids, report=runner.report)
+        core = EngineCore(resolved, InProcessExecutor(runner), facts.eos_token_ids)
         tokens: list[list[int]] = [[] for _ in request["prompts"]]
         for index, prompt in enumerate(request["prompts"]):
             params = SamplingParams(max_tokens=request["max_tokens"], temperature=0.0, ignore_eos=True)

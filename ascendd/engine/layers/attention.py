@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ascendd.config.model_facts import ModelFacts
+from ascendd.config.plan import kv_heads_per_rank
 from ascendd.engine.layers.forward_context import ForwardContext
 from ascendd.engine.layers.norm import RMSNorm
 from ascendd.engine.layers.weight_scope import WeightScope
@@ -12,7 +13,7 @@ from ascendd.engine.layers.weight_scope import WeightScope
 
 class Attention:
     """
-    One fused projection to q, k and v; rotary; paged attention; output projection.
+    One fused projection to q, k and v; rotary; paged attention; output projection. A rank has whole heads of its own.
 
     Two variations that facts ask for: a norm over each query and key head, and rotation of a head's first part only.
     """
@@ -20,9 +21,9 @@ class Attention:
     def __init__(self, scope: WeightScope, facts: ModelFacts, layer_index: int) -> None:
         self._kernels = scope.device.kernels
         self._qkv_proj = scope.linear("qkv_proj")
-        self._o_proj = scope.linear("o_proj")
-        self._num_heads = facts.num_heads
-        self._num_kv_heads = facts.num_kv_heads
+        self._o_proj = scope.row_linear("o_proj")
+        self._num_heads = facts.num_heads // scope.group.size
+        self._num_kv_heads = kv_heads_per_rank(facts, scope.group.size)
         self._head_dim = facts.head_dim
         self._rotary_dim = facts.rotary_dim
         self._scale = facts.attention_scale
@@ -42,7 +43,7 @@ class Attention:
             rotated = self._rotate(qkv[:, :num_rotated], context)
             query, key = rotated[:, : self._num_heads], rotated[:, self._num_heads :]
         value = qkv[:, num_rotated:]
-        cache = context.kv_caches[self._layer_index]
+        cache = context.kv_cache(self._layer_index)
         self._kernels.store_kv(cache, key, value, context.attention.slot_mapping)
         out = self._kernels.paged_attention(query, key, value, cache, context.attention, self._scale)
         return self._o_proj(out.reshape(num_tokens, -1))

@@ -19,6 +19,26 @@ from ascendd.device.base import Linear
 from ascendd.engine.lora.adapter import Adapter, AdapterTarget, LoraDelta, read_adapter, targets_of
 from ascendd.engine.lora.slot_pool import SlotPool
 
+# Matrices that are no projections of the step's rows: a lookup, the router, and what latent attention multiplies by.
+_NO_PROJECTIONS = ("embed_tokens", "gate", "kv_b_proj")
+
+
+def _is_target(name: str) -> bool:
+    """Whether adapters may change the matrix `name`."""
+    # The head sees only the rows that sample, an expert only the rows routed to it: a step's rows are not theirs.
+    return name != "lm_head" and ".experts." not in name and name.rpartition(".")[2] not in _NO_PROJECTIONS
+
+
+def _targets_in(layout: Mapping[str, RankTensor]) -> dict[str, AdapterTarget]:
+    targets: dict[str, AdapterTarget] = {}
+    for key, tensor in layout.items():
+        name = key.removesuffix(".weight")
+        if key.endswith(".weight") and len(tensor.shape) > 1 and _is_target(name):
+            for target in targets_of(name, tensor):
+                assert target.module not in targets, f"{target.module} is in two projections"
+                targets[target.module] = target
+    return targets
+
 
 @dataclass(slots=True)
 class LoraStep:
@@ -50,35 +70,34 @@ class LoraLinear:
 
 
 class LoraLayers:
-    """All wrapped projections of one rank, the adapters in host memory, and the slots that a step uses."""
+    """
+    All wrapped projections of one rank, the adapters in host memory, and the slots that a step uses.
+
+    `layout` is that of all layers, of which a stage of a pipeline wraps its own: an adapter is for the whole model.
+    """
 
     def __init__(
         self, layout: Mapping[str, RankTensor], *, num_slots: int, max_rank: int, dtype: torch.dtype, device: str
     ) -> None:
-        self._layout = layout
         self._max_rank = max_rank
         self._dtype = dtype
         self._device = device
         self._linears: dict[str, LoraLinear] = {}
-        self._targets: dict[str, AdapterTarget] = {}
+        self._targets = _targets_in(layout)
         self._adapters: dict[int, Adapter] = {}
         self._slots = SlotPool(num_slots)
         self._step = LoraStep()
 
     def wrap(self, name: str, linear: Linear) -> Linear:
         """Return `linear`, which is the projection `name`, with room for deltas where adapters may change it."""
-        # The head sees only the rows that sample, an expert only the rows routed to it: a step's rows are not theirs.
-        if name == "lm_head" or ".experts." in name:
+        if not _is_target(name):
             return linear
-        for target in targets_of(name, self._layout[f"{name}.weight"]):
-            assert target.module not in self._targets, f"{target.module} is in two projections"
-            self._targets[target.module] = target
         self._linears[name] = LoraLinear(linear, self._slots.num_slots, self._step)
         return self._linears[name]
 
     def load(self, adapter_id: int, folder: Path) -> int:
         """Read the adapter in `folder` into host memory and return its bytes. Raises AdapterInvalid."""
-        adapter = read_adapter(folder, self._targets, max_rank=self._max_rank, dtype=self._dtype)
+        adapter = read_adapter(folder, self._targets, max_rank=self._max_rank, dtype=self._dtype, here=self._linears)
         self._adapters[adapter_id] = adapter
         return adapter.num_bytes
 

@@ -40,14 +40,14 @@ class LatentAttention:
         self._kv_a_norm = RMSNorm(scope, "kv_a_layernorm", _LATENT_NORM_EPS)
         kv_b = scope.tensor("kv_b_proj.weight")
         self._up = LatentUp(kv_b.view(-1, latent.nope_dim + latent.value_dim, latent.kv_rank), latent.nope_dim)
-        self._o_proj = scope.linear("o_proj")
+        self._o_proj = scope.row_linear("o_proj")
 
     def forward(self, x: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         """Attend. x [num_tokens, hidden] -> [num_tokens, hidden]."""
         query, latent = self._project(x)
         for rotated in (query[..., self._latent.nope_dim :], latent[:, None, self._latent.kv_rank :]):
             rotated.copy_(self._kernels.rope_interleaved(rotated, context.cos, context.sin))
-        cache = context.kv_caches[self._layer_index]
+        cache = context.kv_cache(self._layer_index)
         self._kernels.store_latent(cache, latent, context.attention.slot_mapping)
         out = self._kernels.latent_attention(query, latent, cache, context.attention, self._scale, self._up)
         return self._o_proj(out.reshape(x.shape[0], -1))

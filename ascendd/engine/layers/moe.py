@@ -39,21 +39,29 @@ class ExpertRouter:
 
 
 class MixtureOfExperts:
-    """Routed experts, plus one MLP that every token passes."""
+    """
+    Routed experts, plus one MLP that every token passes.
+
+    Every rank has a slice of each expert and routes alike, since router and hidden states are whole everywhere; what
+    the experts of a token give is added up over the ranks once, at the end.
+    """
 
     def __init__(self, scope: WeightScope, facts: ModelFacts) -> None:
         assert facts.experts is not None
         self._kernels = scope.device.kernels
+        self._group = scope.group
         self._router = ExpertRouter(scope, facts.experts)
         routed = (scope.child(f"experts.{index}") for index in range(facts.experts.num_routed))
         self._experts = scope.device.pack_experts(
             facts.experts.num_routed,
             ((expert.tensor("gate_up_proj.weight"), expert.tensor("down_proj.weight")) for expert in routed),
         )
-        self._shared = GatedMLP(scope.child("shared_experts")) if facts.experts.num_shared else None
+        self._shared = GatedMLP(scope.child("shared_experts"), is_partial=True) if facts.experts.num_shared else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map x [num_tokens, hidden] to [num_tokens, hidden]."""
         expert_ids, weights = self._router.forward(x)
         out = self._kernels.experts(x, expert_ids, weights, self._experts)
-        return out if self._shared is None else out.add_(self._shared.forward(x))
+        if self._shared is not None:
+            out.add_(self._shared.forward(x))
+        return self._group.all_reduce(out)

@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 
 from ascendd.device.base import Device, Linear
+from ascendd.engine.parallel.rank_group import TensorGroup
 
 
 class WeightSource(Protocol):
@@ -27,7 +28,7 @@ class WeightScope:
 
     `on_read` is told the bytes of each tensor taken, which is how loading shows progress. `wrap_linear(name, linear)`
     may put something around each packed projection, as LoRA does. Peak memory is the model plus one tensor, since every
-    tensor is converted and packed before the next is read.
+    tensor is converted and packed before the next is read. `group` are the ranks that share the layers.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class WeightScope:
         *,
         on_read: Callable[[str, int], None] | None = None,
         wrap_linear: Callable[[str, Linear], Linear] | None = None,
+        group: TensorGroup | None = None,
     ) -> None:
         self._source = source
         self.device = device
@@ -46,12 +48,19 @@ class WeightScope:
         self._prefix = prefix
         self._on_read = on_read
         self._wrap_linear = wrap_linear
+        self.group = group or TensorGroup()
 
     def child(self, name: str) -> WeightScope:
         """Return the scope below `name`."""
         prefix = f"{self._prefix}{name}."
         return WeightScope(
-            self._source, self.device, self.dtype, prefix, on_read=self._on_read, wrap_linear=self._wrap_linear
+            self._source,
+            self.device,
+            self.dtype,
+            prefix,
+            on_read=self._on_read,
+            wrap_linear=self._wrap_linear,
+            group=self.group,
         )
 
     def has(self, name: str) -> bool:
@@ -67,7 +76,19 @@ class WeightScope:
         return tensor.clone() if tensor.data_ptr() == stored.data_ptr() else tensor
 
     def linear(self, name: str) -> Linear:
-        """Return the projection `name`, with its bias where there is one, packed for the device."""
+        """
+        Return the projection `name`, with its bias where there is one, packed for the device.
+
+        On a rank of several it is the rank's slice: output features where the model's layout cuts columns, and where it
+        cuts rows a sum that is not whole until the ranks' are added (`row_linear`).
+        """
         bias = self.tensor(f"{name}.bias") if self.has(f"{name}.bias") else None
         linear = self.device.pack_linear(self.tensor(f"{name}.weight"), bias)
         return linear if self._wrap_linear is None else self._wrap_linear(self._prefix + name, linear)
+
+    def row_linear(self, name: str) -> Linear:
+        """Return the projection `name`, cut along its input features, whose results are added up over the ranks."""
+        linear, group = self.linear(name), self.group
+        if group.size == 1:
+            return linear
+        return lambda x: group.all_reduce(linear(x))

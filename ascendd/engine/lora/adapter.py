@@ -7,8 +7,9 @@ checkpoint; the engine's projections are fused and cut, so the parts of one fuse
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -23,12 +24,16 @@ _PREFIX = "base_model.model."
 
 @dataclass(frozen=True, slots=True)
 class AdapterTarget:
-    """A module of the checkpoint that adapters may change: part `cut` of `fused`, whose rows begin at `offset`."""
+    """
+    A module of the checkpoint that adapters may change: the parts `cuts` of it lie in `fused` from row `offset` on.
+
+    There are several where a module that is stored fused is cut over ranks.
+    """
 
     module: str
     fused: str
     offset: int
-    cut: Cut
+    cuts: tuple[Cut, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +72,25 @@ class Adapter:
 def targets_of(name: str, tensor: RankTensor) -> list[AdapterTarget]:
     """Return the modules whose weights are fused into projection `name`, whose weight is `tensor`."""
     targets, offset = [], 0
-    for cut in tensor.cuts:
-        targets.append(AdapterTarget(cut.source.name.removesuffix(".weight"), name, offset, cut))
-        offset += cut.shape[0]
+    for source, cuts in groupby(tensor.cuts, key=lambda cut: cut.source.name):
+        parts = tuple(cuts)
+        targets.append(AdapterTarget(source.removesuffix(".weight"), name, offset, parts))
+        offset += sum(cut.shape[0] for cut in parts)
     return targets
 
 
-def read_adapter(folder: Path, targets: Mapping[str, AdapterTarget], *, max_rank: int, dtype: torch.dtype) -> Adapter:
+def read_adapter(
+    folder: Path,
+    targets: Mapping[str, AdapterTarget],
+    *,
+    max_rank: int,
+    dtype: torch.dtype,
+    here: Collection[str] | None = None,
+) -> Adapter:
     """
     Read the adapter in `folder` for a model whose changeable modules are `targets`, by their name.
 
+    All of it is checked; of the fused projections only those in `here` are kept, which None means all of.
     Raises AdapterInvalid, naming the module with the shape found and the one expected.
     """
     config = read_adapter_config(folder, max_rank)
@@ -90,7 +104,10 @@ def read_adapter(folder: Path, targets: Mapping[str, AdapterTarget], *, max_rank
         deltas: dict[str, LoraDelta] = {}
         for fused in dict.fromkeys(target.fused for name, target in targets.items() if name in modules):
             parts = [target for name, target in targets.items() if target.fused == fused and name in modules]
-            deltas[fused] = _delta(file, parts, config, dtype)
+            if here is None or fused in here:
+                deltas[fused] = _delta(file, parts, config, dtype)
+            else:
+                _check_shapes(file, parts, config)
         return Adapter(config.rank, deltas)
     except ModelError as error:
         if isinstance(error, AdapterInvalid):
@@ -160,24 +177,29 @@ def _check_coverage(
 def _delta(file: SafetensorsFile, parts: list[AdapterTarget], config: AdapterConfig, dtype: torch.dtype) -> LoraDelta:
     a_rows, b_parts = [], []
     for target in parts:
-        rows, columns = target.cut.source.shape
+        rows, columns = target.cuts[0].source.shape
         a = _tensor(file, target.module, "A", (config.rank, columns), dtype)
         b = _tensor(file, target.module, "B", (rows, config.rank), dtype, scale=config.scale)
-        window = slice(target.cut.start, target.cut.stop)
-        if target.cut.axis == 0:
-            b = b[window]
+        windows = [slice(cut.start, cut.stop) for cut in target.cuts]
+        if target.cuts[0].axis == 0:
+            b = torch.cat([b[window] for window in windows])
         else:
-            a = a[:, window]
+            a = a[:, windows[0]]
         a_rows.append(a)
         b_parts.append((target.offset, b.contiguous()))
     return LoraDelta(config.rank, torch.cat(a_rows).contiguous(), tuple(b_parts))
 
 
-def _tensor(
-    file: SafetensorsFile, module: str, factor: str, shape: tuple[int, int], dtype: torch.dtype, *, scale: float = 1.0
-) -> torch.Tensor:
-    key = _key(module, factor)
-    found = file.tensors[key].shape
+def _check_shapes(file: SafetensorsFile, parts: list[AdapterTarget], config: AdapterConfig) -> None:
+    """Hold what another stage of the pipeline reads to the model, so that all ranks refuse an adapter alike."""
+    for target in parts:
+        rows, columns = target.cuts[0].source.shape
+        _check_shape(file, target.module, "A", (config.rank, columns))
+        _check_shape(file, target.module, "B", (rows, config.rank))
+
+
+def _check_shape(file: SafetensorsFile, module: str, factor: str, shape: tuple[int, int]) -> None:
+    found = file.tensors[_key(module, factor)].shape
     if found != shape:
         raise AdapterInvalid(
             f"{file.path}: {module}.lora_{factor} has shape {list(found)}, expected {list(shape)}",
@@ -186,6 +208,13 @@ def _tensor(
             found=str(list(found)),
             expected=str(list(shape)),
         )
+
+
+def _tensor(
+    file: SafetensorsFile, module: str, factor: str, shape: tuple[int, int], dtype: torch.dtype, *, scale: float = 1.0
+) -> torch.Tensor:
+    key = _key(module, factor)
+    _check_shape(file, module, factor, shape)
     # Of its own: a view of the file would change, or end the process, when somebody changes the file.
     tensor = (file.read(key).to(torch.float32) * scale).to(dtype)
     if not bool(torch.isfinite(tensor).all()):

@@ -44,31 +44,45 @@ class LlamaDecoderLayer:
 
 
 class LlamaForCausalLM:
-    """The whole model: embed, layers, norm, head."""
+    """
+    Embed, layers, norm, head: of these what the scope has weights for, all of the model or one stage of it.
+
+    A stage begins with `enter`, or with what the stage before it computed; the last one ends with `logits`.
+    """
 
     def __init__(self, scope: WeightScope, facts: ModelFacts) -> None:
         body = scope.child("model")
-        self._vocab_size = facts.vocab_size
-        self._embedding = TokenEmbedding(body)
-        self._layers = [
-            self.make_layer(body.child(f"layers.{index}"), facts, index) for index in range(facts.num_layers)
-        ]
-        self._norm = RMSNorm(body, "norm", facts.rms_norm_eps)
-        self._head = LMHead(scope, facts, self._embedding)
+        self._embedding = TokenEmbedding(body) if body.has("embed_tokens.weight") else None
+        here = [index for index in range(facts.num_layers) if body.has(f"layers.{index}.input_layernorm.weight")]
+        self._layers = [self.make_layer(body.child(f"layers.{index}"), facts, index) for index in here]
+        has_head = body.has("norm.weight")
+        self._norm = RMSNorm(body, "norm", facts.rms_norm_eps) if has_head else None
+        self._head = LMHead(scope, facts, self._embedding) if has_head else None
 
     def make_layer(self, scope: WeightScope, facts: ModelFacts, layer_index: int) -> DecoderLayer:
         """Build one layer; architectures whose layers are of another kind have their own."""
         return LlamaDecoderLayer(scope, facts, layer_index)
 
-    def forward(self, token_ids: torch.Tensor, context: ForwardContext) -> torch.Tensor:
-        """token_ids [num_tokens] -> logits [num_samples, vocab] of the context's sample rows."""
-        x, residual = self._embedding.forward(token_ids), None
+    def enter(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Embed the tokens. token_ids [num_tokens] -> [num_tokens, hidden]."""
+        assert self._embedding is not None
+        return self._embedding.forward(token_ids)
+
+    def forward(
+        self, x: torch.Tensor, residual: torch.Tensor | None, context: ForwardContext
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute the layers; a residual of None means that x is it. All are [num_tokens, hidden]."""
         for layer in self._layers:
             x, residual = layer.forward(x, residual, context)
-        if context.sample_rows.shape[0] == 0:
-            return x.new_empty((0, self._vocab_size), dtype=torch.float32)
+        assert residual is not None
+        return x, residual
+
+    def logits(self, x: torch.Tensor, residual: torch.Tensor, context: ForwardContext) -> torch.Tensor:
+        """Return logits [num_samples, vocab] of the context's sample rows, of one rank's part of the vocabulary."""
+        assert self._norm is not None
+        assert self._head is not None
         if context.sample_rows.shape[0] != x.shape[0]:
             x = x.index_select(0, context.sample_rows)
-            residual = None if residual is None else residual.index_select(0, context.sample_rows)
+            residual = residual.index_select(0, context.sample_rows)
         hidden, _ = self._norm.forward(x, residual)
         return self._head.forward(hidden)

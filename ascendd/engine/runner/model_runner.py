@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from ascendd.artefact.layout import rank_layout
 from ascendd.artefact.rank_weights import open_rank_weights
 from ascendd.config.model_facts import ModelFacts
 from ascendd.config.plan import kv_heads_per_rank
@@ -18,14 +19,17 @@ from ascendd.device.kernel_shapes import kernel_shapes
 from ascendd.engine.layers.forward_context import ForwardContext
 from ascendd.engine.layers.lora import LoraLayers
 from ascendd.engine.layers.rotary import RotaryTable
+from ascendd.engine.layers.vocabulary import VocabularyShards
 from ascendd.engine.layers.weight_scope import WeightScope
 from ascendd.engine.models.registry import build_model
+from ascendd.engine.parallel.rank_group import RankGroup
 from ascendd.engine.runner.graph_runner import GraphRunner, decode_buckets
 from ascendd.engine.runner.input_batch import InputBatch
 from ascendd.engine.runner.logprobs import score_prompts
 from ascendd.engine.runner.profile_run import finish, profile_steps, scratch_blocks
 from ascendd.engine.runner.runner_report import RunnerReport
 from ascendd.engine.runner.sampler import Sampler
+from ascendd.engine.runner.sharded_sampler import ShardedSampler
 from ascendd.engine.sched.output import ModelRunnerOutput, SchedulerOutput
 from ascendd.errors import AdapterInvalid, AscenddError
 from ascendd.grammar.matcher import grammar_factory
@@ -33,7 +37,11 @@ from ascendd.telemetry import log
 
 
 class ModelRunner:
-    """Owns the weights, the KV tensors and the persistent batch of one rank."""
+    """
+    Owns the weights, the KV tensors and the persistent batch of one rank.
+
+    `group` are the ranks that compute a step together; without it this one holds the whole model.
+    """
 
     def __init__(
         self,
@@ -41,18 +49,24 @@ class ModelRunner:
         facts: ModelFacts,
         device: Device,
         on_progress: Callable[[float], None] | None = None,
+        group: RankGroup | None = None,
     ) -> None:
         self._config = config
         self._facts = facts
         self._device = device
+        self._group = group or RankGroup()
+        place = self._group.place
         self.vocab_size = facts.vocab_size
-        dtype = getattr(torch, config.dtype)
+        self._vocabulary = VocabularyShards(self._group.tensor, facts.vocab_size)
+        self._dtype = dtype = getattr(torch, config.dtype)
         # Before any weight: what the device cannot do decides the form that weights and cache take.
         self.kernel_verdicts = device.prove_kernels(
             kernel_shapes(facts, dtype=config.dtype, tp_size=config.tensor_parallel_size, block_size=config.block_size)
         )
         self.report = RunnerReport(tuple(verdict.kernel for verdict in self.kernel_verdicts if not verdict.passed))
-        with open_rank_weights(Path(config.model_path), facts) as weights:
+        with open_rank_weights(
+            Path(config.model_path), facts, place.tp_rank, place.tp_size, pp_rank=place.pp_rank, pp_size=place.pp_size
+        ) as weights:
             done = 0
 
             def count(_name: str, num_bytes: int) -> None:
@@ -64,18 +78,21 @@ class ModelRunner:
             self._lora: LoraLayers | None = None
             if config.max_loras:
                 self._lora = LoraLayers(
-                    weights.layout,
+                    {tensor.name: tensor for tensor in rank_layout(facts, place.tp_rank, place.tp_size)},
                     num_slots=config.max_loras,
                     max_rank=config.max_lora_rank,
                     dtype=dtype,
                     device=device.torch_device(),
                 )
             wrap = None if self._lora is None else self._lora.wrap
-            self._model = build_model(WeightScope(weights, device, dtype, on_read=count, wrap_linear=wrap), facts)
+            self._model = build_model(
+                WeightScope(weights, device, dtype, on_read=count, wrap_linear=wrap, group=self._group.tensor), facts
+            )
+        self._first_layer = place.layers(facts.num_layers).start
         self._rotary = RotaryTable(facts, config.max_model_len, dtype, device.torch_device())
         self._kv_spec = KVCacheSpec(
-            num_layers=facts.num_layers,
-            num_kv_heads=1 if facts.latent else kv_heads_per_rank(facts, config.tensor_parallel_size),
+            num_layers=len(place.layers(facts.num_layers)),
+            num_kv_heads=1 if facts.latent else kv_heads_per_rank(facts, place.tp_size),
             head_dim=facts.latent.cached_dim if facts.latent else facts.head_dim,
             block_size=config.block_size,
             num_blocks=config.num_blocks + 1,  # the null block
@@ -91,6 +108,7 @@ class ModelRunner:
         )
         grammars = grammar_factory(Path(config.model_path), facts.vocab_size, facts.eos_token_ids)
         self._sampler = Sampler(device.kernels, grammars)
+        self._sharded = ShardedSampler(self._vocabulary, self._sampler, device.kernels, draws=place.draws)
         self._graphs: GraphRunner | None = None
 
     @cached_property
@@ -127,7 +145,9 @@ class ModelRunner:
         Attention that reads groups of rows has another shape at each step, so such kernels run eagerly. Raises the
         device's typed fault where it fails for another reason than capturing.
         """
-        backend = None if self._config.enforce_eager else self._device.open_graphs()
+        # What a stage of a pipeline waits for, its neighbours' tensors, is no part of a graph.
+        is_eager = self._config.enforce_eager or self._group.place.pp_size > 1
+        backend = None if is_eager else self._device.open_graphs()
         if backend is None:
             return
         form = self._device.kernels.attention_form(is_latent=self._kv_spec.is_latent)
@@ -135,7 +155,7 @@ class ModelRunner:
             log.get_logger("graphs").info("graphs.off", reason="attention is computed by the reference")
             return
         self._graphs = GraphRunner(
-            self._model.forward,
+            self._compute_whole,
             self._rotary,
             self._kv_caches,
             backend,
@@ -155,12 +175,16 @@ class ModelRunner:
     @torch.inference_mode()
     def execute(self, output: SchedulerOutput) -> ModelRunnerOutput:
         """
-        Compute the chunks and draw a token for each that samples.
+        Compute the chunks and draw a token for each that samples; of several ranks the one that draws returns them.
 
         Raises the device's typed fault (DeviceOutOfMemory, ...) where the error is one of the device's.
         """
         try:
             logits, drawn = self._forward(output)
+            if logits is None:
+                return ModelRunnerOutput([])
+            if self._group.tensor.size > 1:
+                return self._sharded.choose(logits, drawn, output)
             prompt_logprobs = {}
             if drawn is not None:
                 prompt_logprobs = score_prompts(logits[~drawn], output.chunks)
@@ -204,10 +228,16 @@ class ModelRunner:
     def logits(self, output: SchedulerOutput) -> torch.Tensor:
         """Return logits [num_samples, vocab] of a step without sampling, for comparison with a reference."""
         logits, drawn = self._forward(output)
+        assert logits is not None, "this stage has no logits"
+        logits = self._vocabulary.gather(logits)
         return logits if drawn is None else logits[drawn]
 
-    def _forward(self, output: SchedulerOutput) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return logits [rows, vocab], and which of the rows draw a token where not all do (StepInputs.drawn)."""
+    def _forward(self, output: SchedulerOutput) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """
+        Return logits [rows, vocab], and which of the rows draw a token where not all do (StepInputs.drawn).
+
+        The logits are this rank's part of the vocabulary; there are none before the last stage of a pipeline.
+        """
         inputs = self._batch.prepare(output.chunks)
         if self._lora is not None:
             self._lora.set_step([(chunk.sequence.adapter_id, chunk.num_tokens) for chunk in output.chunks])
@@ -216,8 +246,30 @@ class ModelRunner:
             return self._graphs.replay(inputs), None
         inputs = inputs.to(self._device.torch_device())
         cos, sin = self._rotary.rows(inputs.rotary_rows)
-        context = ForwardContext(cos, sin, self._kv_caches, inputs.attention, inputs.sample_rows)
-        return self._model.forward(inputs.token_ids, context), inputs.drawn
+        context = ForwardContext(cos, sin, self._kv_caches, inputs.attention, inputs.sample_rows, self._first_layer)
+        return self._compute(inputs.token_ids, context), inputs.drawn
+
+    def _compute(self, token_ids: torch.Tensor, context: ForwardContext) -> torch.Tensor | None:
+        """Compute this rank's part of the model; return logits [rows, part of vocab] where the last stage is here."""
+        group, residual = self._group, None
+        if group.place.is_first_stage:
+            x = self._model.enter(token_ids)
+        else:
+            x, residual = group.receive(
+                token_ids.shape[0], self._facts.hidden_size, self._dtype, self._device.torch_device()
+            )
+        x, residual = self._model.forward(x, residual, context)
+        if not group.place.is_last_stage:
+            group.send(x, residual)
+            return None
+        if context.sample_rows.shape[0] == 0:
+            return x.new_empty((0, self.vocab_size), dtype=torch.float32)
+        return self._model.logits(x, residual, context)
+
+    def _compute_whole(self, token_ids: torch.Tensor, context: ForwardContext) -> torch.Tensor:
+        logits = self._compute(token_ids, context)
+        assert logits is not None, "only a rank with all layers is captured"
+        return logits
 
 
 def _has_adapters(output: SchedulerOutput) -> bool:

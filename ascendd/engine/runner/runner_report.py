@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from ascendd.device.base import KernelVerdict
+from ascendd.errors import KernelReplaced
+from ascendd.telemetry import log
 
 
 @dataclass(slots=True)
@@ -25,3 +30,20 @@ class RunnerReport:
         if self.num_graph_buckets:
             facts["graph_buckets"] = self.num_graph_buckets
         return facts
+
+
+def tell_replaced(verdicts: Sequence[KernelVerdict]) -> None:
+    """Log which kernels were proven, and warn of those for which the reference stands in."""
+    logger = log.get_logger("engine")
+    for verdict in verdicts:
+        if not verdict.passed:
+            replaced = KernelReplaced(f"kernel {verdict.kernel} is replaced by the reference: {verdict.detail}")
+            logger.warning(
+                "engine.kernel_replaced",
+                kernel=verdict.kernel,
+                code=replaced.code,
+                detail=verdict.detail,
+                remedy=replaced.remedy,
+            )
+    if verdicts:
+        logger.info("engine.kernels_proven", kernels=[verdict.kernel for verdict in verdicts if verdict.passed])

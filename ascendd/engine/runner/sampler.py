@@ -80,6 +80,11 @@ def uniform(seed: int, position: int) -> float:
     return float(generator.random_raw() >> 11) * 2.0**-53
 
 
+def is_plain_greedy(sequence: Sequence) -> bool:
+    """Whether the best token of the model's own logits is all that `sequence` wants of its next row."""
+    return _is_greedy(sequence) and sequence.params.logprobs is None and not changes_logits(sequence)
+
+
 def _is_greedy(sequence: Sequence) -> bool:
     return sequence.params.temperature < MIN_TEMPERATURE or sequence.params.top_k == 1
 

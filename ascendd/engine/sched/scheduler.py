@@ -23,7 +23,8 @@ MAX_SCORED_TOKENS = 128
 
 class Scheduler:
     """
-    Decides each step; `schedule` and `update_from_output` alternate.
+    Decides each step. `num_batches` steps may be scheduled and not booked yet, one for each stage of a pipeline; each
+    sequence is in one of them at most. With one, `schedule` and `update_from_output` alternate.
 
     `decode_prefill_tokens` bounds the prompt tokens of a step in which somebody decodes, so that the time between two
     tokens of a stream stays that of a short chunk.
@@ -37,6 +38,7 @@ class Scheduler:
         max_num_batched_tokens: int,
         decode_prefill_tokens: int | None = None,
         max_adapters: int = 0,
+        num_batches: int = 1,
     ) -> None:
         assert max_num_batched_tokens >= max_num_seqs, "a full batch could not decode"
         self._kv = kv
@@ -49,6 +51,7 @@ class Scheduler:
         self._sequences: dict[int, Sequence] = {}
         self._num_arrived = 0
         self._step_seq = 0
+        self._num_batches = num_batches
         self.num_preemptions = 0
 
     @property
@@ -115,7 +118,7 @@ class Scheduler:
         output = SchedulerOutput(self._step_seq)
         # Decodes first: the budget holds one token for each, and their number bounds the chunks.
         decodes: list[ScheduledChunk] = []
-        for sequence in [seq for seq in self._running if seq.num_uncomputed_tokens == 1]:
+        for sequence in self._decoding():
             if sequence.status is SequenceStatus.RUNNING and self._make_room(sequence, output, decodes):
                 decodes.append(ScheduledChunk(sequence, sequence.num_computed_tokens, 1))
         budget = self.budget.limit - len(decodes)
@@ -123,6 +126,9 @@ class Scheduler:
             budget = min(budget, self._decode_prefill_tokens)
         grants = self._divide_among_prompts(budget, may_admit=not output.num_preempted)
         output.chunks = decodes + self._cut_to_scorable(grants)
+        if self._num_batches > 1:
+            for chunk in output.chunks:
+                chunk.sequence.in_flight = True
         return output
 
     def relieve(self, output: SchedulerOutput) -> Sequence | None:
@@ -152,6 +158,7 @@ class Scheduler:
         drawn = iter(zip(result.token_ids, result.logprobs or [None] * len(result.token_ids), strict=True))
         for chunk in output.chunks:
             sequence = chunk.sequence
+            sequence.in_flight = False
             token_id, logprobs = next(drawn) if chunk.samples else (None, None)
             if sequence.status is not SequenceStatus.RUNNING:
                 continue
@@ -183,10 +190,20 @@ class Scheduler:
         assert all(not sequence.block_ids for sequence in self._waiting), "a waiting sequence holds blocks"
         self._adapter_limit.check(self._running)
 
+    def _decoding(self) -> list[Sequence]:
+        """Return the sequences that a step may give one token; a pipeline's batches share them evenly."""
+        decoding = [seq for seq in self._running if seq.num_uncomputed_tokens == 1 and not seq.in_flight]
+        if self._num_batches == 1:
+            return decoding
+        return decoding[: -(-len(self._running) // self._num_batches)]
+
     def _make_room(self, sequence: Sequence, output: SchedulerOutput, decodes: list[ScheduledChunk]) -> bool:
         """Allocate a slot for the newest token, preempting the newest of the lowest priority until it fits."""
         while not self._kv.allocate_slots(sequence, sequence.num_tokens):
-            victim = max(self._running, key=lambda candidate: candidate.queue_key)
+            idle = [candidate for candidate in self._running if not candidate.in_flight]
+            victim = max(idle, key=lambda candidate: candidate.queue_key)
+            if victim is sequence and len(idle) < len(self._running):
+                return False  # a batch under way may end and give its blocks back
             self._preempt(victim)
             output.num_preempted += 1
             decodes[:] = [chunk for chunk in decodes if chunk.sequence is not victim]
@@ -215,7 +232,7 @@ class Scheduler:
         grants: dict[Sequence, int] = {}
         if budget == 0:
             return grants
-        prompts = [seq for seq in self._running if seq.num_uncomputed_tokens > 1]
+        prompts = [seq for seq in self._running if seq.num_uncomputed_tokens > 1 and not seq.in_flight]
         prompts.sort(key=lambda seq: seq.queue_key)
         allows = self._adapter_limit.allows
         self._adapter_limit.begin(self._running, self._waiting)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ascendd.engine.core import EngineCore
+from ascendd.engine.exec.executor import InProcessExecutor
+from ascendd.engine.runner.runner_report import RunnerReport
 from ascendd.engine.sched.token_budget import CLEAN_STEPS, TokenBudget
 from ascendd.errors import DeviceOutOfMemory, RequestNeverFits
 from ascendd.ipc.messages import AddSequence, SamplingParams
@@ -20,6 +22,7 @@ class Starved:
         self._fails_at = frozenset(fails_at)
         self._never = never
         self.vocab_size = runner.vocab_size
+        self.report = RunnerReport()
         self.sizes: list[int] = []
         self.num_released = 0
 
@@ -57,7 +60,7 @@ def make_core(make_engine_config, scripted_runner):
     def make(fails_at=(), never=lambda _output: False, **values) -> tuple[EngineCore, Starved]:
         config = make_engine_config(max_num_batched_tokens=32, max_num_seqs=4, **values)
         runner = Starved(scripted_runner(config.block_size), fails_at, never)
-        return EngineCore(config, runner, (1,)), runner
+        return EngineCore(config, InProcessExecutor(runner), (1,)), runner
 
     return make
 

@@ -1,0 +1,78 @@
+"""RankProcess: the worker process of one rank, its link, and the pipe on which it dumps its stacks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from ascendd.config.rank_place import RankPlace
+from ascendd.errors import EngineFault
+from ascendd.ipc.channel import BlockingChannel, socket_pair
+from ascendd.ipc.rank_messages import FromRank, RankHeartbeat
+
+# All ranks are on one host, so nothing need listen beyond it.
+_ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+COMMAND = (sys.executable, "-m", "ascendd", "_worker")
+
+
+class RankProcess:
+    """Started in the engine's own process group, so that what ends the engine's group ends the rank as well."""
+
+    def __init__(self, place: RankPlace, store_fd: int, num_threads: int, command: tuple[str, ...] = COMMAND) -> None:
+        ours, theirs = socket_pair()
+        self._stack_fd, stack_write = os.pipe()
+        os.set_blocking(self._stack_fd, False)
+        argv = [*command, "--control-fd", str(theirs.fileno()), "--stack-fd", str(stack_write)]
+        env = {**os.environ, **_ENVIRONMENT, "OMP_NUM_THREADS": str(num_threads)}
+        try:
+            self._popen = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno(), stack_write, store_fd], env=env
+            )
+        except OSError as error:
+            ours.close()
+            os.close(self._stack_fd)
+            raise EngineFault(f"the process of {place} cannot be started: {error}") from error
+        finally:
+            theirs.close()
+            os.close(stack_write)
+        self.place = place
+        self.pid = self._popen.pid
+        self.channel: BlockingChannel[FromRank] = BlockingChannel(ours, FromRank)
+        self.heartbeat = RankHeartbeat(0, 0.0, 0, "")
+        self.heard_at_s = time.monotonic()
+
+    def status(self, timeout_s: float = 0.0) -> int | None:
+        """Return the exit status, negative for a signal, or None where the process lives after `timeout_s`."""
+        try:
+            return self._popen.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def ask_for_stacks(self) -> None:
+        """Have the process write the Python stack of each thread; it need not be able to run Python for that."""
+        with contextlib.suppress(ProcessLookupError):
+            self._popen.send_signal(signal.SIGUSR1)
+
+    def read_stacks(self) -> str:
+        """Return what of the stacks has come since the last call."""
+        parts = []
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._stack_fd, 65_536):
+                parts.append(data)
+        return b"".join(parts).decode(errors="replace")
+
+    def kill(self) -> None:
+        """Send SIGKILL, which a stopped process obeys as well."""
+        with contextlib.suppress(ProcessLookupError):
+            self._popen.kill()
+
+    def close(self) -> None:
+        """Close the link and collect the process, which was told to end."""
+        self.channel.close()
+        with contextlib.suppress(OSError):
+            os.close(self._stack_fd)
+        self._popen.wait()

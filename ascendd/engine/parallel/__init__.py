@@ -1,0 +1,1 @@
+"""Groups of ranks and what passes between them inside a step."""
