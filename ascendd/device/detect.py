@@ -12,9 +12,9 @@ def make_device(kind: str, index: int = 0) -> Device:
     """
     Return device `index` of those this process sees, for `auto`, `cpu`, `npu` or `cuda`; each is imported when chosen.
 
-    `auto` takes the NPU where the host has one. Raises DeviceUnavailable for a kind whose kernels this version does not
-    have, and where an NPU is there and cannot be used: serving from the CPU while chips stand idle would be a silent
-    tenth of what the operator paid for.
+    `auto` takes the NPU where the host has one, and never a GPU. Raises DeviceUnavailable for an unknown kind, where a
+    GPU or torch's CUDA is missing, and where an NPU is there and cannot be used: serving from the CPU while chips stand
+    idle would be a silent tenth of what the operator paid for.
     """
     if kind == "auto":
         kind = _best_kind()
@@ -26,9 +26,13 @@ def make_device(kind: str, index: int = 0) -> Device:
         from ascendd.device.npu import NpuDevice
 
         return NpuDevice(index)
+    if kind == "cuda":
+        from ascendd.device.cuda import CudaDevice
+
+        return CudaDevice(index)
     raise DeviceUnavailable(
-        f"device {kind} has no kernels in this version; the engine runs on npu and cpu",
-        remedy="Write `device: cpu`, `device: npu` or `device: auto` in the engine section.",
+        f"device {kind} is none that the engine runs on",
+        remedy="Write `device: auto`, `npu`, `cuda` or `cpu` in the engine section.",
         device=kind,
     )
 

@@ -100,6 +100,8 @@ def engine_environment(
     if kind == "npu":
         devices = config.parallel.devices or _visible_devices(environ, world_size) or list(range(world_size))
         env |= npu_environment(environ, devices=devices, instance=instance)
+    if kind == "cuda" and config.parallel.devices:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, config.parallel.devices))
     return env
 
 

@@ -7,7 +7,7 @@ import os
 import select
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
 import msgspec
@@ -30,6 +30,7 @@ from ascendd.telemetry import log
 # After the first end the others are heard out: the cause may be told later than its echoes.
 _ECHO_GRACE_S = 0.5
 _STACKS_S = 1.0
+_STACKS_TICK_S = 0.05
 _TICK_S = 0.25
 _SHUTDOWN_S = 3.0
 # A worker imports torch before it speaks; afterwards its heartbeats do not pause while it loads.
@@ -268,6 +269,8 @@ class MultiProcessExecutor(Executor):
                         ends[process.place.rank] = end
         cause = earliest_cause(list(ends.values()))
         error = cause.error
+        # Those who still run may show what the cause was about; those who ended told their own stack.
+        self._dump_stacks(without=set(ends))
         echoes = sorted(rank for rank in ends if rank != cause.place.rank)
         self._log.error(
             "engine.group_failed",
@@ -279,16 +282,19 @@ class MultiProcessExecutor(Executor):
         self._kill()
         return error
 
-    def _dump_stacks(self) -> None:
-        """Log the stacks of all ranks before anything is killed; one that is stopped cannot answer."""
-        for process in self.ranks:
+    def _dump_stacks(self, without: Collection[int] = ()) -> None:
+        """Log the stacks of all ranks but `without` before anything is killed; one that is stopped cannot answer."""
+        asked = [process for process in self.ranks if process.place.rank not in without]
+        for process in asked:
             process.ask_for_stacks()
-        stacks = dict.fromkeys(range(len(self.ranks)), "")
-        deadline = time.monotonic() + _STACKS_S
-        while time.monotonic() < deadline and not all(stacks.values()):
-            time.sleep(0.05)
-            for process in self.ranks:
-                stacks[process.place.rank] += process.read_stacks()
+        stacks = {process.place.rank: "" for process in asked}
+        deadline, is_quiet = time.monotonic() + _STACKS_S, False
+        while time.monotonic() < deadline and not (is_quiet and all(stacks.values())):
+            time.sleep(_STACKS_TICK_S)
+            parts = {process.place.rank: process.read_stacks() for process in asked}
+            is_quiet = not any(parts.values())
+            for rank, part in parts.items():
+                stacks[rank] += part
         for rank, text in stacks.items():
             self._log.error(
                 "engine.rank_stacks", of_rank=rank, stacks=text or "(it does not answer; it may be stopped)"

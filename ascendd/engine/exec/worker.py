@@ -111,6 +111,7 @@ class Worker:
         torch.set_num_interop_threads(1)
         started, before = time.monotonic(), device.used_bytes()
         self._channel.send(msg.RankLoading("meeting the other ranks", 0.0))
+        self._progress.classify = device.classify_fault
         group = join_group(
             self._place,
             backend=device.collective_backend(),

@@ -131,11 +131,14 @@ def join_group(
 
 
 def guarded(progress: RankProgress, name: str, collective: Callable[[], T]) -> T:
-    """Run `collective`; its failure is the group's, never this rank's own, and is raised as CollectiveTimeout."""
+    """Run `collective`; its failure is told as CollectiveTimeout, unless the device itself says what is wrong."""
     progress.enter(name)
     try:
         return collective()
     except RuntimeError as error:  # torch.distributed's errors are all of this class
+        fault = progress.classify(error)
+        if fault is not None:
+            raise fault from error
         text = str(error).strip().splitlines()
         raise CollectiveTimeout(
             f"{name} with the other ranks failed: {text[0] if text else type(error).__name__}"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from ascendd.errors import AscenddError
 from ascendd.ipc.rank_messages import RankHeartbeat
 
 
@@ -22,6 +23,8 @@ class RankProgress:
         self._started_s: float | None = None
         self._num_collectives = 0
         self._collective = ""
+        # What the device makes of an error that comes out of a collective: its own death shows there, too.
+        self.classify: Callable[[BaseException], AscenddError | None] = lambda _error: None
 
     @contextmanager
     def work(self, step_seq: int | None = None) -> Iterator[None]:
