@@ -25,7 +25,7 @@ class AdapterClient:
 
     def __init__(self, send: Callable[[Order], None], configured: Iterable[str], timeout_s: float) -> None:
         self._send = send
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self.names: tuple[str, ...] = tuple(configured)
         self._tickets = itertools.count(1)
         # Orders without an answer; those without a future repeat to a fresh engine what was ordered before.
@@ -92,7 +92,7 @@ class AdapterClient:
         self._open[order.ticket] = (order, future)
         # Not asyncio.wait_for, which may lose the cancellation of a client that leaves (see engine_client).
         try:
-            done, _ = await asyncio.wait({future}, timeout=self._timeout_s)
+            done, _ = await asyncio.wait({future}, timeout=self.timeout_s)
         finally:
             # A client that leaves takes its future along: what is set on one that nobody awaits is told as a defect.
             if not future.cancel() and not future.cancelled():

@@ -27,6 +27,7 @@ class Admission:
         self._idle = asyncio.Event()
         self._idle.set()
         self.is_draining = False
+        self.is_held = False
         self.engine_state = EngineState(ready=False, text="starting")
 
     def set_state(self, state: EngineState) -> None:
@@ -46,6 +47,16 @@ class Admission:
         self.is_draining = True
         self._wake()
 
+    def hold(self, *, held: bool) -> None:
+        """Take nothing new while `held`, as the operator asked; what runs goes on."""
+        self.is_held = held
+        self._wake()
+
+    def set_limits(self, max_queue: int, restart_wait_s: float) -> None:
+        """Count with these from now on."""
+        self._max_queue = max_queue
+        self._restart_wait_s = restart_wait_s
+
     @property
     def num_requests(self) -> int:
         """Requests in work."""
@@ -60,6 +71,8 @@ class Admission:
         """Raise Draining or EngineRestarting unless requests are served now."""
         if self.is_draining:
             raise Draining("draining: the instance is stopping and takes no new requests")
+        if self.is_held:
+            raise Draining("draining: the operator holds the instance, which takes no new requests until it is resumed")
         if not self.engine_state.ready:
             raise EngineRestarting(self.engine_state.text, retry_after_s=self.engine_state.retry_after_s)
         if self._engine.hello is None:

@@ -45,6 +45,10 @@ class Authenticator:
         """Read the keys of `path`; None serves everyone."""
         return cls(None if path is None else read_key_file(Path(path)))
 
+    def reload(self, path: str | None) -> None:
+        """Read the keys of `path` anew; the old ones stay where that raises (config.key_file.read_keys)."""
+        self._digests = None if path is None else [_digest(key) for key in read_key_file(Path(path))]
+
     @contextmanager
     def one_time_key(self) -> Iterator[str]:
         """Yield a key that is accepted, and recognised by `is_self_test`, until the block is left."""

@@ -196,6 +196,11 @@ class EngineClient:
         self._attached = asyncio.Event()
         self.hello: EngineHello | None = None
 
+    def set_limits(self, adapter_timeout_s: float, restart_wait_s: float) -> None:
+        """Wait as long as these say from now on; a wait that runs keeps its end."""
+        self.adapters.timeout_s = adapter_timeout_s
+        self._restart_wait_s = restart_wait_s
+
     @property
     def num_open(self) -> int:
         """Sequences given to the engine that have not ended."""

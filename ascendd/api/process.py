@@ -7,9 +7,12 @@ import contextlib
 import socket
 from typing import Any
 
+import msgspec
+
 from ascendd.api.selftest import run_self_test
 from ascendd.api.server import Server
 from ascendd.api.service import ApiService
+from ascendd.config.schema import InstanceConfig
 from ascendd.errors import Draining, PeerClosed
 from ascendd.ipc.channel import AsyncChannel
 from ascendd.ipc.messages import (
@@ -19,7 +22,9 @@ from ascendd.ipc.messages import (
     Drained,
     EngineState,
     Heartbeat,
+    Hold,
     Ready,
+    Reconfigure,
     Role,
     RunSelfTest,
     Shutdown,
@@ -78,6 +83,10 @@ class ApiProcess:
                 sock.close()
         elif isinstance(message, RunSelfTest):
             self._spawn(self._self_test(message.episode), "self-test")
+        elif isinstance(message, Hold):
+            self._service.admission.hold(held=message.held)
+        elif isinstance(message, Reconfigure):
+            self._service.reconfigure(msgspec.json.decode(message.config_json, type=InstanceConfig))
         elif isinstance(message, Drain):
             self._service.admission.drain()
             self._spawn(self._drain(message.deadline_s), "drain")

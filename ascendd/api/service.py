@@ -29,7 +29,7 @@ from ascendd.config.quantity import parse_bytes
 from ascendd.config.schema import InstanceConfig
 from ascendd.errors import AscenddError, BodyTooLarge, DeadlineExceeded, InvalidRequest, ModelUnknown
 from ascendd.ipc.messages import EngineHello
-from ascendd.telemetry.log import get_logger
+from ascendd.telemetry.log import get_logger, set_level
 from ascendd.telemetry.metrics import API_METRICS, MetricStore
 
 _log = get_logger("api")
@@ -91,6 +91,21 @@ class ApiService:
         if template.problem is not None:
             _log.warning("api.no_chat", reason=template.problem)
         return cls(config, tokenizer, template, authenticator)
+
+    def reconfigure(self, config: InstanceConfig) -> None:
+        """
+        Go on with `config`, of which only keys of config.reload.RELOADABLE may differ, and read the keys anew.
+
+        A key file that cannot be read leaves the keys as they are; the supervisor has looked at it before.
+        """
+        self.config = config
+        set_level(config.log.level)
+        self.admission.set_limits(config.admission.max_queue, config.admission.restart_wait_s)
+        self.engine.set_limits(config.admission.request_timeout_s, config.admission.restart_wait_s)
+        try:
+            self.authenticator.reload(config.listen.api_key_file)
+        except AscenddError as error:
+            _log.error("api.keys_not_reloaded", code=error.code, error=error.message)
 
     async def admit(self, request: web.Request) -> EngineHello:
         """

@@ -18,7 +18,24 @@ from ascendd import __version__
 from ascendd.errors import AscenddError, ExitCode
 
 # One module per verb, in the order of the help text.
-VERBS = ("doctor", "diagnose", "run", "serve", "convert", "inspect", "plan", "config", "instance", "release")
+VERBS = (
+    "doctor",
+    "diagnose",
+    "run",
+    "serve",
+    "status",
+    "drain",
+    "resume",
+    "restart",
+    "reload",
+    "loglevel",
+    "convert",
+    "inspect",
+    "plan",
+    "config",
+    "instance",
+    "release",
+)
 
 COMPLETE_VARIABLE = "_ASCENDD_COMPLETE"
 

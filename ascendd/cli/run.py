@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ascendd.config.schema import InstanceConfig
 
 
 def register(app: typer.Typer) -> None:
@@ -27,17 +32,18 @@ def register(app: typer.Typer) -> None:
                 f"--instance {instance!r} is not the name of an instance",
                 remedy=f"Give the name of a file in {INSTANCES_DIR} without .yaml.",
             )
-        raise typer.Exit(run_to_end(load_file(config or INSTANCES_DIR / f"{instance}.yaml"), instance))
+        path = config or INSTANCES_DIR / f"{instance}.yaml"
+        raise typer.Exit(run_to_end(load_file(path), instance, lambda: load_file(path)))
 
 
-def run_to_end(config: object, instance: str) -> int:
-    """Run the instance and return its exit status; the error of one that failed is printed like any other."""
+def run_to_end(config: object, instance: str, reload: Callable[[], InstanceConfig] | None = None) -> int:
+    """Run the instance, whose file `reload` reads anew; print the error of one that failed; return its exit status."""
     from ascendd.cli.app import report_error
     from ascendd.config.schema import InstanceConfig
     from ascendd.supervisor.instance import run_instance
 
     assert isinstance(config, InstanceConfig)
-    outcome = run_instance(config, instance)
+    outcome = run_instance(config, instance, reload=reload)
     if outcome.error is not None:
         report_error(outcome.error)
     return outcome.exit_code

@@ -8,10 +8,14 @@ import queue
 import socket
 import threading
 
+import msgspec
+
+from ascendd.config.schema import InstanceConfig
 from ascendd.engine.progress import StepProgress
 from ascendd.errors import PeerClosed
 from ascendd.ipc.channel import BlockingChannel
-from ascendd.ipc.messages import AttachPeer, ControlMessage, Shutdown, Stats
+from ascendd.ipc.messages import AttachPeer, ControlMessage, Reconfigure, Shutdown, Stats
+from ascendd.telemetry.log import set_level
 from ascendd.telemetry.metrics import MetricStore
 
 HEARTBEAT_S = 1.0
@@ -46,6 +50,8 @@ class ControlLink(threading.Thread):
                 elif isinstance(message, AttachPeer):
                     self.links.put(socket.socket(fileno=self._channel.take_fd()))
                     self.wake()
+                elif isinstance(message, Reconfigure):
+                    set_level(msgspec.json.decode(message.config_json, type=InstanceConfig).log.level)
                 elif isinstance(message, Shutdown):
                     self.ending.set()
                     self.wake()

@@ -50,6 +50,13 @@ class Notifier:
         self._owed.append("READY=1")
         self.settle()
 
+    def reloading(self, *, is_ready: bool) -> None:
+        """RELOADING=1 with the time at which it began; `ready` ends it. Nothing while the unit is not active yet."""
+        if is_ready:
+            # CLOCK_MONOTONIC, which tells systemd that a READY=1 after it belongs to this reload (sd_notify(3)).
+            self._owed.append(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+            self.settle()
+
     def stopping(self) -> None:
         """STOPPING=1: the unit is being deactivated."""
         self._owed.append("STOPPING=1")

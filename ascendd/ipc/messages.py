@@ -161,6 +161,18 @@ class Drain(Message, frozen=True, tag="drain"):
     deadline_s: float
 
 
+class Hold(Message, frozen=True, tag="hold"):
+    """API: take no new requests while `held`; what runs is finished, and the instance stays up."""
+
+    held: bool
+
+
+class Reconfigure(Message, frozen=True, tag="reconfigure"):
+    """The configuration from now on, as in Configure; only keys of config.reload.RELOADABLE differ."""
+
+    config_json: bytes
+
+
 class Shutdown(Message, frozen=True, tag="shutdown"):
     """Leave at once with exit status 0."""
 
@@ -370,7 +382,7 @@ class SequenceFailed(Message, frozen=True, tag="sequence_failed"):
 
 
 ControlMessage = Union[
-    Configure, AttachPeer, EngineState, RunSelfTest, Drain, Shutdown, MetricsSnapshot,
+    Configure, AttachPeer, EngineState, RunSelfTest, Drain, Hold, Reconfigure, Shutdown, MetricsSnapshot,
     Hello, Progress, Ready, Heartbeat, Stats, SelfTestDone, Drained, ChildFault,
 ]  # fmt: skip
 DataMessage = Union[

@@ -99,6 +99,16 @@ class StatsBoard:
             "kv_usage": round(totals.get("ascendd_engine_kv_usage_ratio", 0.0), 4),
         }
 
+    def load(self) -> dict[str, float | int]:
+        """Return what is in work now, for `ascendd status`."""
+        totals = {sample.name: sample.value for sample in self._accumulator.merged() if not sample.labels}
+        return {
+            "running": int(totals.get("ascendd_engine_sequences_running", 0)),
+            "waiting": int(totals.get("ascendd_engine_sequences_waiting", 0)),
+            "kv_usage": round(totals.get("ascendd_engine_kv_usage_ratio", 0.0), 4),
+            "generation_tokens": int(totals.get("ascendd_engine_generation_tokens_total", 0)),
+        }
+
     def snapshot(self) -> MetricsSnapshot:
         """Return everything that /metrics shows, merged over restarts."""
         now_s = time.monotonic()

@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -16,7 +17,9 @@ from ascendd.config.model_facts import read_model_facts
 from ascendd.config.schema import InstanceConfig
 from ascendd.errors import AscenddError
 from ascendd.host.systemd import Notifier, listen_fds, watchdog_interval_s
+from ascendd.ipc.control_path import socket_to_bind
 from ascendd.ipc.messages import Role
+from ascendd.supervisor.control import Control
 from ascendd.supervisor.inputs import check_inputs
 from ascendd.supervisor.log_pipe import LogPipe
 from ascendd.supervisor.phase import Outcome
@@ -33,18 +36,20 @@ def run_instance(
     *,
     specs: Mapping[Role, ChildSpec] | None = None,
     gate: Callable[[InstanceConfig], object] | None = None,
+    reload: Callable[[], InstanceConfig] | None = None,
 ) -> Outcome:
     """
     Run one instance until it is told to end or fails.
 
-    `specs` replaces what the children are started with, `gate` the preflight checks. Raises PreflightFailed,
+    `specs` replaces what the children are started with, `gate` the preflight checks; `reload` reads the instance file
+    anew on SIGHUP. Raises PreflightFailed,
     ConfigError, ModelError or HostError before anything was started; a failure after that is in the Outcome.
     """
     faulthandler.enable()  # a missed watchdog is a SIGABRT, and this writes where the loop was stuck
     notifier = Notifier()
     log.configure(config.log, instance=instance, role="supervisor")
     try:
-        return _run(complete(config), instance, specs, gate or preflight, notifier)
+        return _run(complete(config), instance, specs, gate or preflight, notifier, reload=reload)
     except AscenddError as error:
         notifier.status(f"failed: {error.code} {error.message}")
         raise
@@ -68,12 +73,14 @@ def _run(
     specs: Mapping[Role, ChildSpec] | None,
     gate: Callable[[InstanceConfig], object],
     notifier: Notifier,
+    *,
+    reload: Callable[[], InstanceConfig] | None = None,
 ) -> Outcome:
     kind = device_kind(config)
     notifier.status("preflight")
     read_model_facts(Path(config.model.path))
     check_inputs(config)
-    gate(config)
+    doctor = gate(config)
     if config.log.file is not None:
         check_log_file(Path(config.log.file))
     if specs is None:
@@ -99,21 +106,33 @@ def _run(
             log_reader=log_reader,
             notifier=notifier,
             watchdog_s=watchdog_interval_s(),
+            control=Control(
+                socket_to_bind(instance, os.environ),
+                None if reload is None else lambda: complete(reload()),
+                doctor if isinstance(doctor, Mapping) else None,
+            ),
         )
         return asyncio.run(supervisor.run())
 
 
-def preflight(config: InstanceConfig) -> None:
-    """Run the checks that decide within seconds. Raises PreflightFailed for a failed one; a warning is logged."""
+def preflight(config: InstanceConfig) -> dict[str, Any]:
+    """
+    Run the checks that decide within seconds; a warning is logged.
+
+    Returns the worst verdict with the checks behind it, for `ascendd status`. Raises PreflightFailed for a failed one.
+    """
     from ascendd.preflight.check import Verdict
     from ascendd.preflight.gate import run_gate
 
     logger = log.get_logger("supervisor")
+    warned: list[str] = []
     for result in run_gate(config):
         if result.verdict in (Verdict.WARN, Verdict.ERROR):
             logger.warning(
                 "supervisor.check", check=result.check_id, verdict=result.verdict.name, summary=result.summary
             )
+            warned.append(result.check_id)
+    return {"verdict": "warnings" if warned else "pass", "checks": warned}
 
 
 def _listen(config: InstanceConfig, stack: contextlib.ExitStack) -> dict[str, socket.socket]:

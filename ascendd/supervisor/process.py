@@ -23,7 +23,8 @@ class ChildProcess:
     A process started from a ChildSpec, leader of its own group.
 
     `run` is unique per start, so that a late message of a dead process is told from one of its successor. `status` is
-    set once it was reaped, negative for a signal; `hung` once the health monitor gave it up.
+    set once it was reaped, negative for a signal; `hung` once the health monitor gave it up, `restart_asked` once
+    people ordered another one in its place.
     """
 
     def __init__(self, spec: ChildSpec, run: int, listener: socket.socket | None, log_reader: int | None) -> None:
@@ -50,6 +51,7 @@ class ChildProcess:
         self.run = run
         self.pid = self._popen.pid
         self.hung = False
+        self.restart_asked = False
         self.status: int | None = None
         self.link_closed = False
         self.end_reported = False

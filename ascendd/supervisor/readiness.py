@@ -127,7 +127,7 @@ class Readiness:
         run = self._run
         if run.phase is Phase.SERVING:
             if (run.engine_state.degraded, run.engine_state.episode) != (run.degradations.text, run.episode):
-                self._tell_serving()
+                self.tell_serving()
             return
         engine = run.children[Role.ENGINE]
         if self._down is None or engine.state is not ChildState.BACKOFF or run.phase not in RUNNING:
@@ -154,11 +154,13 @@ class Readiness:
             self._down = replace(self._down, waits_for=text)
             self.refresh()
 
-    def _tell_serving(self) -> None:
+    def tell_serving(self) -> None:
+        """Tell API and systemd that the instance serves, and what it does without."""
         run = self._run
         run.tell_api(EngineState(ready=True, text="serving", retry_after_s=0))
         degraded = f"; degraded: {run.degradations.text}" if run.degradations.text else ""
-        run.notifier.status(f"serving {run.config.model.name} on {run.address}{degraded}")
+        held = "draining, held by the operator: " if run.held else ""
+        run.notifier.status(f"{held}serving {run.config.model.name} on {run.address}{degraded}")
 
     def _serve(self) -> None:
         run = self._run
@@ -167,7 +169,7 @@ class Readiness:
             run.log.info("supervisor.serving", address=run.address, uptime_s=uptime_s)
         run.phase = Phase.SERVING
         self._down = None
-        self._tell_serving()
+        self.tell_serving()
         if not run.was_ready:
             run.was_ready = True
             run.notifier.ready()

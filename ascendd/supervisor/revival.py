@@ -90,11 +90,15 @@ class Revival:
             child.exited(now_s)
             self._departure.stop_next()
             return
+        if process.restart_asked and run.phase in RUNNING:
+            self._replace(child, process.pid)
+            return
         reaction = self._policy.on_end(end, process.run, now_s) if run.phase in RUNNING else None
         if reaction is not None:
             run.open_episode(reaction.episode)
         facts = {"child": role.value, "pid": process.pid, "status": end_status, "cause": end.cause.value}
         run.log.error("supervisor.child_ended", **facts, reason=end.describe())
+        run.last_incident = {**facts, "reason": end.describe(), "episode": run.episode, "unix_s": round(time.time(), 3)}
         if reaction is None:
             child.back_off(now_s)
             child.cancel(now_s)
@@ -108,6 +112,17 @@ class Revival:
             self._departure.fail(reaction.error)
             return
         self._plan_restart(child, process.pid, end, reaction)
+
+    def _replace(self, child: Child, pid: int) -> None:
+        """Start again at once what people asked to restart: no failure, so no backoff and no count."""
+        run = self._run
+        child.back_off(time.monotonic())
+        if child.role is Role.ENGINE:
+            self._respawn.ended(pid, checks_device=False)
+        run.log.info("supervisor.restart", child=child.role.value, failure="", delay_s=0.0, num_failures=0)
+        run.later(0.0, ev.StartDue(child.role, child.num_starts))
+        if child.role in PEERS:
+            self._readiness.degrade(child, f"{child.role.value} ended as the operator asked", 0.0)
 
     def _plan_restart(self, child: Child, pid: int, end: ChildExit, reaction: Reaction) -> None:
         run, role = self._run, child.role

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 from structlog.stdlib import BoundLogger
@@ -48,9 +49,24 @@ class Runtime:
     degradations: Degradations = field(default_factory=Degradations)
     # What went wrong last and is not over, as every log line of that time has it; empty while all is well.
     episode: str = ""
+    # Whether the operator wants no new requests taken.
+    held: bool = False
+    # The last unasked end of a process, for `ascendd status`.
+    last_incident: dict[str, Any] | None = None
+    num_cache_blocks: int | None = None
 
     def __post_init__(self) -> None:
-        self.config_json = msgspec.json.encode(self.config)
+        self.reconfigure(self.config)
+
+    def reconfigure(self, config: InstanceConfig) -> None:
+        """Go on with `config`; a cache that was made smaller stays so. To tell the children is for the caller."""
+        self.config = config
+        engine = config.engine
+        if self.num_cache_blocks is not None:
+            engine = msgspec.structs.replace(
+                engine, max_num_blocks=self.num_cache_blocks, kv_cache_memory=None, gpu_memory_utilization=None
+            )
+        self.config_json = msgspec.json.encode(msgspec.structs.replace(config, engine=engine))
 
     def open_episode(self, number: int) -> None:
         """Begin episode `number` of this supervisor; its id is unlike that of any other start."""
@@ -69,10 +85,8 @@ class Runtime:
 
     def limit_cache(self, num_blocks: int) -> None:
         """Configure every engine from now on with a KV cache of `num_blocks`, whatever the file says of its size."""
-        engine = msgspec.structs.replace(
-            self.config.engine, max_num_blocks=num_blocks, kv_cache_memory=None, gpu_memory_utilization=None
-        )
-        self.config_json = msgspec.json.encode(msgspec.structs.replace(self.config, engine=engine))
+        self.num_cache_blocks = num_blocks
+        self.reconfigure(self.config)
 
     def later(self, delay_s: float, event: Event) -> None:
         """Post `event` after `delay_s`."""

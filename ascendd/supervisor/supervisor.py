@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import socket
 import time
 from collections.abc import Mapping
 
 from ascendd.config.schema import InstanceConfig
-from ascendd.errors import ProtocolMismatch
+from ascendd.errors import AscenddError, ProtocolMismatch
 from ascendd.host.systemd import Notifier
 from ascendd.ipc import messages as msg
 from ascendd.ipc.messages import Fault, Role
@@ -17,9 +18,11 @@ from ascendd.supervisor import event as ev
 from ascendd.supervisor import status
 from ascendd.supervisor.board import StatsBoard
 from ascendd.supervisor.child import Child, ChildState
+from ascendd.supervisor.control import Control, ControlSocket
 from ascendd.supervisor.departure import Departure
 from ascendd.supervisor.device_probe import DeviceProbe
 from ascendd.supervisor.health import Deadlines, HealthMonitor, step_deadline_s
+from ascendd.supervisor.operations import Operations
 from ascendd.supervisor.phase import Outcome, Phase, Timing
 from ascendd.supervisor.process import ChildProcess
 from ascendd.supervisor.process_table import ProcessTable
@@ -53,6 +56,7 @@ class Supervisor:
         deadlines: Deadlines | None = None,
         timing: Timing | None = None,
         probe: Probe | None = None,
+        control: Control | None = None,
     ) -> None:
         events: asyncio.Queue[ev.Event] = asyncio.Queue()
         self._run = Runtime(
@@ -77,6 +81,9 @@ class Supervisor:
         monitor = HealthMonitor(
             deadlines or Deadlines(step_s=step_deadline_s(config), loading_s=config.health.load_deadline_s)
         )
+        control = control or Control()
+        self._operations = Operations(self._run, self._readiness, instance, control.load, control.doctor)
+        self._control = ControlSocket(control.path, self._operations.answer) if control.path is not None else None
         self._watch = Watch(self._run, monitor, self._readiness, watchdog_s)
 
     async def run(self) -> Outcome:
@@ -88,6 +95,7 @@ class Supervisor:
         loop.add_signal_handler(signal.SIGCHLD, run.table.reap)
         run.notifier.status("starting")
         try:
+            await self._open_control()
             for role in run.children:
                 self._revival.start(role)
             run.events.put_nowait(ev.Tick())
@@ -95,10 +103,20 @@ class Supervisor:
             while run.phase is not Phase.STOPPED:
                 self._handle(await run.events.get())
         finally:
+            if self._control is not None:
+                self._control.close()
             run.table.kill_all()
             for number in (*_SIGNALS, signal.SIGCHLD):
                 loop.remove_signal_handler(number)
         return run.outcome
+
+    async def _open_control(self) -> None:
+        """Listen for operators; without that the instance serves all the same, and says so."""
+        try:
+            if self._control is not None:
+                await self._control.open()
+        except AscenddError as error:
+            self._run.log.warning("supervisor.no_control", code=error.code, error=error.message)
 
     def _handle(self, event: ev.Event) -> None:
         run = self._run
@@ -167,11 +185,14 @@ class Supervisor:
         process.send(msg.Configure(self._run.config_json, process.run, self._run.episode))
         if child.role is Role.API:
             process.send(self._run.engine_state)
+            if self._run.held:
+                process.send(msg.Hold(held=True))
         self._readiness.attach(child.role)
 
     def _on_signal(self, number: signal.Signals) -> None:
         self._run.log.info("supervisor.signal", signal=number.name)
         if number is not signal.SIGHUP:
             self._departure.ask()
-        elif (writer := self._run.table.get(Role.LOGWRITER)) is not None:
-            writer.signal(signal.SIGHUP)
+        else:
+            with contextlib.suppress(AscenddError):  # logged, and told by `ascendd status`
+                self._operations.reload()

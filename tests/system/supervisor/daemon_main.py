@@ -51,7 +51,9 @@ def main(config_file: str, options_json: str) -> int:
         specs[role] = dataclasses.replace(specs[role], argv=argv)
     try:
         if "deadlines" not in options and "timing" not in options:
-            return run_instance(config, "fake", specs=specs, gate=lambda _config: None).exit_code
+            return run_instance(
+                config, "fake", specs=specs, gate=lambda _config: None, reload=lambda: load_file(Path(config_file))
+            ).exit_code
         return short(config, specs, options)
     except AscenddError as error:
         print(error.code, error.message, file=sys.stderr)

@@ -38,6 +38,8 @@ class FakeRole:
         self._plan = plan
         self._state = msg.EngineState(ready=False, text="unknown")
         self._draining = False
+        self._held = False
+        self._config: dict = {}
 
     def body(self, arguments: ChildArguments, channel: BlockingChannel[ControlMessage]) -> int:
         """Live the life that the plan describes."""
@@ -97,6 +99,10 @@ class FakeRole:
                             self._state = message
                         case msg.RunSelfTest(episode):
                             channel.send(self._self_test(episode, peer, step))
+                        case msg.Hold(held):
+                            self._held = held
+                        case msg.Reconfigure(config_json):
+                            self._config = json.loads(config_json)
                         case msg.Drain(deadline_s):
                             self._draining = True
                             drained_at = time.monotonic() + min(deadline_s, step.get("drain_s", 0.0))
@@ -123,6 +129,7 @@ class FakeRole:
             connection, _ = listener.accept()
             with connection:
                 state = {"ready": self._state.ready, "text": self._state.text, "retry": self._state.retry_after_s}
+                state |= {"held": self._held, "config": self._config}
                 state |= {"degraded": self._state.degraded, "episode": self._state.episode}
                 connection.sendall(
                     json.dumps({**state, "pid": os.getpid(), "draining": self._draining}).encode() + b"\n"

@@ -244,3 +244,35 @@ def test_nobody_waits_before_the_first_readiness_nor_while_draining() -> None:
             await waiting
 
     play(body)
+
+
+def test_a_held_instance_takes_nothing_until_it_is_resumed() -> None:
+    """Readiness and new requests are refused at once by the operator's hold, and taken again after it."""
+
+    async def body(scene: Scene) -> None:
+        await scene.engine()
+        scene.admission.check_ready()
+        scene.admission.hold(held=True)
+        with pytest.raises(Draining, match="until it is resumed"):
+            await scene.admission.wait_ready(asyncio.get_running_loop().time() + 30)
+        scene.admission.hold(held=False)
+
+        scene.admission.check_ready()
+
+    play(body)
+
+
+def test_new_limits_count_from_now_on() -> None:
+    """A queue that was made longer takes what was refused before."""
+
+    async def body(scene: Scene) -> None:
+        await scene.engine()
+        with scene.admission.place(8):
+            with pytest.raises(QueueFull), scene.admission.place(1):
+                pass
+            scene.admission.set_limits(1, 0.0)
+
+            with scene.admission.place(1):
+                assert scene.admission.num_sequences == 9
+
+    play(body, restart_wait_s=0.0, max_queue=0)

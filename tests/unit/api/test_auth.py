@@ -116,3 +116,22 @@ def test_file_that_everyone_reads_is_warned_of(tmp_path: Path, mode: int, warned
     assert keys == [KEY]
     assert [line["event"] for line in lines] == (["api.key_file_exposed"] if warned else [])
     assert KEY not in repr(lines)
+
+
+def test_reloaded_keys_replace_the_old_ones(tmp_path: Path) -> None:
+    """A key that was taken out is refused at once; a file that cannot be read leaves all keys as they were."""
+    file = tmp_path / "keys"
+    file.write_text("first\n")
+    file.chmod(0o600)
+    made = Authenticator.from_file(str(file))
+    file.write_text("second\n")
+    made.reload(str(file))
+
+    made.check("/v1/models", "Bearer second")
+    with pytest.raises(AuthenticationFailed):
+        made.check("/v1/models", "Bearer first")
+
+    file.write_text("# nobody\n")
+    with pytest.raises(ConfigError, match="holds no key"):
+        made.reload(str(file))
+    made.check("/v1/models", "Bearer second")

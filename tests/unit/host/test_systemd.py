@@ -120,3 +120,18 @@ def test_listeners_are_found_by_name(environ, expected):
 def test_the_watchdog_is_ours_alone(environ, expected):
     """The interval is in seconds; one meant for another process is none."""
     assert watchdog_interval_s(environ) == expected
+
+
+def test_a_reload_is_told_with_its_time_and_only_by_an_active_unit(manager):
+    """RELOADING=1 and the monotonic time are one datagram; before READY=1 nothing is said."""
+    notifier = Notifier()
+
+    notifier.reloading(is_ready=False)
+    notifier.reloading(is_ready=True)
+    notifier.ready()
+    notifier.close()
+
+    first, second = manager()
+    head, _, usec = first.partition("\nMONOTONIC_USEC=")
+    assert (head, second) == ("RELOADING=1", "READY=1")
+    assert int(usec) > 0

@@ -1,0 +1,152 @@
+"""The control socket and SIGHUP, as operators use them on a real supervisor with fake children."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def served(start, tmp_path):
+    """A daemon with a runtime folder, as systemd gives one, and what asks it."""
+    runtime = tmp_path / "runtime"
+    runtime.mkdir()
+    made = start(environ={"RUNTIME_DIRECTORY": str(runtime)}).wait_ready()
+
+    def ask(**request):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.settimeout(20)
+            sock.connect(str(runtime / "control.sock"))
+            sock.sendall(json.dumps(request).encode() + b"\n")
+            return json.loads(sock.makefile().readline())
+
+    return made, ask
+
+
+def run_cli(runtime: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """Run `ascendd` against the daemon."""
+    env = {**os.environ, "RUNTIME_DIRECTORY": str(runtime)}
+    return subprocess.run(
+        [sys.executable, "-m", "ascendd", *args], capture_output=True, text=True, env=env, check=False, timeout=60
+    )
+
+
+def test_an_instance_is_asked_held_restarted_and_changed(served, tmp_path, eventually) -> None:
+    """One life: status, drain and resume, a restart that counts as no failure, a log level for all processes."""
+    made, ask = served
+    path = tmp_path / "runtime/control.sock"
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o660
+    status = ask(verb="status")
+    assert (status["ok"], status["phase"], status["held"], status["last_incident"]) == (True, "serving", False, None)
+    assert {row["role"] for row in status["processes"]} == {"supervisor", "engine", "api", "metrics"}
+    assert all(row["pid"] and row["rss_bytes"] > 0 for row in status["processes"])
+
+    assert ask(verb="drain")["held"]
+    eventually(lambda: made.ask()["held"])
+    api = made.pid("api")
+    assert ask(verb="restart", role="api")["pid"] == api
+    made.wait_restarted("api", api)
+    eventually(lambda: made.ask()["held"], detail=made.log_text)  # the new process holds, too
+    assert not ask(verb="resume")["held"]
+    eventually(lambda: not made.ask()["held"])
+
+    engine = made.pid("engine")
+    ask(verb="restart")
+    made.wait_restarted("engine", engine)
+    assert made.events("supervisor.child_ended") == []
+    assert "ascendd_child_restarts_total" not in "".join(
+        key for key, value in made.metrics().items() if value and 'child="engine"' in key
+    )
+
+    assert ask(verb="log-level", level="debug") == {"ok": True, "level": "debug"}
+    eventually(lambda: made.ask()["config"].get("log", {}).get("level") == "debug")
+
+    for request, text in (({"verb": "fly"}, "not known"), ({"verb": "log-level", "level": "loud"}, "not a log level"),
+                          ({"verb": "restart", "role": "cook"}, "no process 'cook'")):  # fmt: skip
+        reply = ask(**request)
+        assert not reply["ok"]
+        assert text in reply["error"]
+        assert reply["remedy"]
+
+    shown = run_cli(tmp_path / "runtime", "status", "fake")
+    assert shown.returncode == 0, shown.stderr
+    assert "fake: serving" in shown.stdout
+    assert "incident none since the start" in shown.stdout
+    assert json.loads(run_cli(tmp_path / "runtime", "status", "fake", "--json").stdout)[0]["instance"] == "fake"
+
+    made.process.send_signal(signal.SIGTERM)
+    assert made.wait_exit() == 0
+    assert not path.exists()
+
+
+def test_a_crash_is_told_as_the_last_incident(served, eventually) -> None:
+    """Status names the process, its end and the episode under which the log has it."""
+    made, ask = served
+    made.kill("engine")
+    incident = eventually(lambda: ask(verb="status")["last_incident"])
+
+    assert (incident["child"], incident["status"]) == ("engine", -9)
+    assert incident["episode"]
+    assert incident["reason"].startswith("engine was killed by SIGKILL")
+
+
+def test_a_stranger_is_refused_by_the_kernels_word(served, tmp_path) -> None:
+    """Another user gets an error even where the socket's mode would let it through."""
+    if os.geteuid() != 0:
+        pytest.skip("becoming another user needs root")
+    path = tmp_path / "runtime/control.sock"
+    path.chmod(0o666)
+    for folder in (path.parent, *path.parent.parents):
+        if folder != Path("/"):
+            folder.chmod(folder.stat().st_mode | 0o011)
+    code = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); "
+        's.sendall(b\'{"verb": "drain"}\\n\'); print(s.makefile().readline())'
+    )
+    done = subprocess.run(
+        ["/usr/bin/python3", "-I", "-c", code, str(path)],
+        user=65534, group=65534, extra_groups=[], capture_output=True, text=True, check=True, cwd="/", timeout=30,
+    )  # fmt: skip
+
+    reply = json.loads(done.stdout)
+    assert (reply["ok"], reply["code"]) == (False, "ASD-H03")
+    assert "user 65534 may not control" in reply["error"]
+    assert not served[1](verb="status")["held"]
+
+
+def test_sighup_takes_up_what_may_change_and_names_the_rest(start, tmp_path, eventually) -> None:
+    """RELOADING with the time, then READY; limits change at once, a port is named as one that needs a restart."""
+    runtime = tmp_path / "runtime"
+    runtime.mkdir()
+    made = start(environ={"RUNTIME_DIRECTORY": str(runtime)}).wait_ready()
+    config = made.folder / "instance.yaml"
+    good = config.read_text()
+    config.write_text(good + "admission: {max_queue: 7}\nengine: {max_num_seqs: 3}\n")
+    made.process.send_signal(signal.SIGHUP)
+
+    (event,) = eventually(lambda: made.events("supervisor.reloaded"), detail=made.log_text)
+    assert (event["applied"], event["needs_restart"]) == (["admission.max_queue"], ["engine.max_num_seqs"])
+    reloading = eventually(lambda: [n for n, state in enumerate(made.states) if state.startswith("RELOADING=1\n")])
+    assert made.states[reloading[0]].split("\n")[1].startswith("MONOTONIC_USEC=")
+    eventually(lambda: "READY=1" in made.states[reloading[0] :])
+    sent = eventually(lambda: made.ask()["config"])
+    assert (sent["admission"]["max_queue"], sent["engine"]["max_num_seqs"]) == (7, 64)
+    shown = run_cli(runtime, "reload", "fake")
+    assert "needs a restart: engine.max_num_seqs" in shown.stdout
+
+    config.write_text("model: [")
+    broken = run_cli(runtime, "reload", "fake")
+    assert broken.returncode == 78
+    assert made.ask()["ready"]
+    assert made.events("supervisor.reload_failed")
