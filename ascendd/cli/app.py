@@ -29,6 +29,7 @@ VERBS = (
     "restart",
     "reload",
     "loglevel",
+    "report",
     "convert",
     "inspect",
     "plan",

@@ -1,4 +1,4 @@
-"""Where the control socket of an instance lies, for the supervisor that binds it and the command that finds it."""
+"""Where the control socket and the incidents of an instance lie, for the supervisor and for the commands that ask."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 SOCKET_NAME = "control.sock"
 _SYSTEM_DIR = Path("/run/ascendd")
+_STATE_DIR = Path("/var/lib/ascendd")
 
 
 def socket_to_bind(instance: str, environ: Mapping[str, str]) -> Path:
@@ -23,6 +24,18 @@ def sockets_to_try(instance: str, environ: Mapping[str, str]) -> list[Path]:
     if runtime := environ.get("RUNTIME_DIRECTORY", "").split(":")[0]:
         return [Path(runtime) / SOCKET_NAME, *(folder / instance / SOCKET_NAME for folder in folders)]
     return [folder / instance / SOCKET_NAME for folder in folders]
+
+
+def incidents_dir(instance: str, environ: Mapping[str, str]) -> Path:
+    """Return where the supervisor of `instance` pins incidents: systemd's state folder, else one of the user's own."""
+    if folder := environ.get("STATE_DIRECTORY", "").split(":")[0]:
+        return Path(folder) / "incidents" / instance
+    return _own_dir(environ) / instance / "incidents"
+
+
+def all_incidents(environ: Mapping[str, str]) -> list[Path]:
+    """Return the folders in which instances of this host, and of this user, pin incidents."""
+    return [*sorted((_STATE_DIR / "incidents").glob("*")), *sorted(_own_dir(environ).glob("*/incidents"))]
 
 
 def instances(environ: Mapping[str, str]) -> dict[str, Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping
 
 from ascendd import __version__
@@ -16,6 +17,8 @@ from ascendd.telemetry.merge import Accumulator
 from ascendd.telemetry.metrics import SUPERVISOR_METRICS, MetricStore
 
 _SUPERVISOR = "supervisor"
+# Ten minutes at the supervisor's own interval.
+_CURVE_POINTS = 120
 _SERVING = (ChildState.READY, ChildState.DRAINING)
 
 
@@ -26,6 +29,8 @@ class StatsBoard:
         self._store = MetricStore(SUPERVISOR_METRICS)
         self._store.set("ascendd_build_info", 1.0, (__version__, instance, model))
         self._accumulator = Accumulator()
+        # Resident bytes by role at each measurement, for incident bundles.
+        self.memory_curve: deque[tuple[float, dict[str, int]]] = deque(maxlen=_CURVE_POINTS)
         self._cpu_s: dict[tuple[str, int], float] = {}
         self._told_at_s: dict[str, float] = {}
         self._last_line: tuple[float, tuple[int, ...]] = (time.monotonic(), (0, 0))
@@ -77,6 +82,8 @@ class StatsBoard:
             grown_s = max(0.0, reading.cpu_s - self._cpu_s.get(key, 0.0))
             self._store.inc("ascendd_process_cpu_seconds_total", grown_s, role)
         self._cpu_s = {key: reading.cpu_s for key, reading in readings.items() if reading is not None}
+        sizes = {role: reading.rss_bytes for (role, _), reading in readings.items() if reading is not None}
+        self.memory_curve.append((time.time(), sizes))
 
     def stats_line(self, now_s: float) -> dict[str, float | int] | None:
         """

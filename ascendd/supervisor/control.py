@@ -43,6 +43,8 @@ class Control:
     path: Path | None = None
     load: Callable[[], InstanceConfig] | None = None
     doctor: Mapping[str, Any] | None = None
+    # Where incident bundles go; None writes none.
+    incidents: Path | None = None
 
 
 class ControlSocket:

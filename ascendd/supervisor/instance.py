@@ -17,7 +17,7 @@ from ascendd.config.model_facts import read_model_facts
 from ascendd.config.schema import InstanceConfig
 from ascendd.errors import AscenddError
 from ascendd.host.systemd import Notifier, listen_fds, watchdog_interval_s
-from ascendd.ipc.control_path import socket_to_bind
+from ascendd.ipc.control_path import incidents_dir, socket_to_bind
 from ascendd.ipc.messages import Role
 from ascendd.supervisor.control import Control
 from ascendd.supervisor.inputs import check_inputs
@@ -110,6 +110,7 @@ def _run(
                 socket_to_bind(instance, os.environ),
                 None if reload is None else lambda: complete(reload()),
                 doctor if isinstance(doctor, Mapping) else None,
+                incidents_dir(instance, os.environ),
             ),
         )
         return asyncio.run(supervisor.run())

@@ -98,7 +98,9 @@ class Revival:
             run.open_episode(reaction.episode)
         facts = {"child": role.value, "pid": process.pid, "status": end_status, "cause": end.cause.value}
         run.log.error("supervisor.child_ended", **facts, reason=end.describe())
-        run.last_incident = {**facts, "reason": end.describe(), "episode": run.episode, "unix_s": round(time.time(), 3)}
+        told = {**facts, "reason": end.describe(), "episode": run.episode, "unix_s": round(time.time(), 3)}
+        if reaction is not None:
+            run.pin_incident(told, end.fault)
         if reaction is None:
             child.back_off(now_s)
             child.cancel(now_s)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,11 +14,12 @@ from structlog.stdlib import BoundLogger
 
 from ascendd.config.schema import InstanceConfig
 from ascendd.host.systemd import Notifier
-from ascendd.ipc.messages import EngineState, Role
+from ascendd.ipc.messages import EngineState, Fault, Role
 from ascendd.supervisor.board import StatsBoard
 from ascendd.supervisor.child import Child
 from ascendd.supervisor.degradation import Degradations
 from ascendd.supervisor.event import Event
+from ascendd.supervisor.incident import IncidentBook
 from ascendd.supervisor.phase import Outcome, Phase, Timing
 from ascendd.supervisor.process_table import ProcessTable
 from ascendd.telemetry import log as telemetry_log
@@ -54,6 +56,7 @@ class Runtime:
     # The last unasked end of a process, for `ascendd status`.
     last_incident: dict[str, Any] | None = None
     num_cache_blocks: int | None = None
+    incidents: IncidentBook | None = None
 
     def __post_init__(self) -> None:
         self.reconfigure(self.config)
@@ -77,6 +80,26 @@ class Runtime:
         """Note that all is well again."""
         self.episode = ""
         telemetry_log.set_episode("")
+
+    def pin_incident(self, incident: dict[str, Any], fault: Fault | None) -> None:
+        """Remember `incident` as the last one and have its bundle written beside the loop."""
+        self.last_incident = incident
+        if self.incidents is None:
+            return
+        facts = None if fault is None else msgspec.structs.asdict(fault)
+        curve = list(self.board.memory_curve)
+        writing = asyncio.get_running_loop().run_in_executor(
+            None, self.incidents.pin, incident, facts, curve, self.config
+        )
+        writing.add_done_callback(self._pinned)
+
+    def _pinned(self, writing: asyncio.Future[Path | None]) -> None:
+        if writing.cancelled():
+            return
+        if (error := writing.exception()) is not None:
+            self.log.error("supervisor.incident_not_pinned", error=f"{type(error).__name__}: {error}")
+        elif (path := writing.result()) is not None:
+            self.log.info("supervisor.incident_pinned", path=str(path))
 
     def extend_start(self, seconds: float) -> None:
         """Have systemd wait `seconds` more for the start, because something went forward."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
 import time
@@ -22,6 +23,7 @@ from ascendd.supervisor.control import Control, ControlSocket
 from ascendd.supervisor.departure import Departure
 from ascendd.supervisor.device_probe import DeviceProbe
 from ascendd.supervisor.health import Deadlines, HealthMonitor, step_deadline_s
+from ascendd.supervisor.incident import IncidentBook
 from ascendd.supervisor.operations import Operations
 from ascendd.supervisor.phase import Outcome, Phase, Timing
 from ascendd.supervisor.process import ChildProcess
@@ -82,6 +84,8 @@ class Supervisor:
             deadlines or Deadlines(step_s=step_deadline_s(config), loading_s=config.health.load_deadline_s)
         )
         control = control or Control()
+        if control.incidents is not None:
+            self._run.incidents = IncidentBook(control.incidents, instance, os.environ)
         self._operations = Operations(self._run, self._readiness, instance, control.load, control.doctor)
         self._control = ControlSocket(control.path, self._operations.answer) if control.path is not None else None
         self._watch = Watch(self._run, monitor, self._readiness, watchdog_s)

@@ -50,7 +50,8 @@ class Daemon:
         self._manager.bind(str(folder / "notify"))
         self.states: list[str] = []
         threading.Thread(target=self._listen, daemon=True).start()
-        env = {**os.environ, "NOTIFY_SOCKET": str(folder / "notify"), **(environ or {})}
+        own = {"XDG_RUNTIME_DIR": str(folder / "run")}
+        env = {**os.environ, **own, "NOTIFY_SOCKET": str(folder / "notify"), **(environ or {})}
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, str(HERE / "daemon_main.py"), str(config), json.dumps(options)],

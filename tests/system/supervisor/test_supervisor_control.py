@@ -33,9 +33,9 @@ def served(start, tmp_path):
     return made, ask
 
 
-def run_cli(runtime: Path, *args: str) -> subprocess.CompletedProcess[str]:
+def run_cli(runtime: Path, *args: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """Run `ascendd` against the daemon."""
-    env = {**os.environ, "RUNTIME_DIRECTORY": str(runtime)}
+    env = {**os.environ, "RUNTIME_DIRECTORY": str(runtime), **environ}
     return subprocess.run(
         [sys.executable, "-m", "ascendd", *args], capture_output=True, text=True, env=env, check=False, timeout=60
     )
@@ -90,15 +90,33 @@ def test_an_instance_is_asked_held_restarted_and_changed(served, tmp_path, event
     assert not path.exists()
 
 
-def test_a_crash_is_told_as_the_last_incident(served, eventually) -> None:
-    """Status names the process, its end and the episode under which the log has it."""
-    made, ask = served
-    made.kill("engine")
-    incident = eventually(lambda: ask(verb="status")["last_incident"])
+def test_a_crash_is_told_and_pinned(start, tmp_path, eventually) -> None:
+    """Status names the process, its end and its episode; a bundle has the last lines of all, and `report` shows it."""
+    runtime, folder = tmp_path / "runtime", tmp_path / "daemon0"
+    runtime.mkdir()
+    made = start(
+        engine=[{"out_of_memory_after_s": 0.5}, {}],
+        extra=f"log: {{file: {folder / 'logs' / 'log'}}}",
+        environ={"RUNTIME_DIRECTORY": str(runtime)},
+    )
+    made.wait_ready()
+    pinned = folder / "run/ascendd/fake/incidents"
+    (path,) = eventually(lambda: list(pinned.glob("*.json")), detail=made.log_text)
+    env = {"XDG_RUNTIME_DIR": str(folder / "run")}
+    listed = json.loads(run_cli(runtime, "report", "fake", "--json", **env).stdout)
+    shown = run_cli(runtime, "report", "fake", "--last", **env)
+    status = json.loads(run_cli(runtime, "status", "fake", "--json", **env).stdout)[0]["last_incident"]
 
-    assert (incident["child"], incident["status"]) == ("engine", -9)
-    assert incident["episode"]
-    assert incident["reason"].startswith("engine was killed by SIGKILL")
+    assert [entry["path"] for entry in listed] == [str(path)]
+    assert (status["episode"], status["child"], status["unix_s"]) == (path.stem, "engine", listed[0]["unix_s"])
+    bundle = json.loads(path.read_text())
+    assert bundle["fault"]["code"] == "ASD-D03"
+    assert "DeviceOutOfMemory" in bundle["fault"]["traceback_text"]
+    assert any("supervisor.child_ready" in line for line in bundle["lines"]["supervisor"])
+    assert bundle["memory_curve"][0]["supervisor"] > 0
+    assert shown.returncode == 0, shown.stderr
+    assert "engine failed with ASD-D03" in shown.stdout
+    assert "last lines of supervisor:" in shown.stdout
 
 
 def test_a_stranger_is_refused_by_the_kernels_word(served, tmp_path) -> None:

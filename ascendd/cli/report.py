@@ -1,0 +1,94 @@
+"""`ascendd report [INSTANCE]`: the incident bundles that an instance pinned when one of its processes ended unasked."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to `app`."""
+
+    @app.command()
+    def report(
+        instance: Annotated[str | None, typer.Argument(metavar="[INSTANCE]", help="One; without it all.")] = None,
+        last: Annotated[bool, typer.Option("--last", help="Show the newest bundle instead of the list.")] = False,
+        every: Annotated[
+            bool, typer.Option("--list", help="List the bundles, the oldest first (the default).")
+        ] = False,
+        as_json: Annotated[
+            bool, typer.Option("--json", help="Print JSON: the list, or with --last the bundle.")
+        ] = False,
+    ) -> None:
+        """List the incidents that were pinned, or show the last one: its end, fault, last lines, memory, versions."""
+        from ascendd.errors import UsageError
+
+        if last and every:
+            raise UsageError("--last and --list exclude each other", remedy="Give one of them.")
+        found = find(instance)
+        if last:
+            if not found:
+                raise UsageError("no incident was pinned", remedy="`ascendd status` shows what runs.")
+            path, bundle = found[-1]
+            print(json.dumps({"path": str(path), **bundle}) if as_json else render(path, bundle))
+        elif as_json:
+            print(json.dumps([{"path": str(path), **_summary(bundle)} for path, bundle in found]))
+        else:
+            print("\n".join(_line(path, bundle) for path, bundle in found) or "no incident was pinned")
+
+
+def find(instance: str | None) -> list[tuple[Path, dict[str, Any]]]:
+    """Return path and content of each bundle, of `instance` or of all, the oldest first. Raises PermissionMissing."""
+    from ascendd.errors import PermissionMissing
+    from ascendd.ipc.control_path import all_incidents
+
+    found = []
+    try:
+        for folder in all_incidents(os.environ):
+            for path in folder.glob("*.json"):
+                try:
+                    bundle = json.loads(path.read_text(encoding="utf-8"))
+                except ValueError:
+                    continue  # not one of ours
+                if instance in (None, bundle["instance"]):
+                    found.append((path, bundle))
+    except PermissionError as error:
+        raise PermissionMissing(
+            f"{error.filename} cannot be read", remedy="Ask as root (sudo) or as a member of the service's group."
+        ) from error
+    return sorted(found, key=lambda item: float(item[1]["incident"]["unix_s"]))
+
+
+def render(path: Path, bundle: dict[str, Any]) -> str:
+    """Return a bundle as people read it."""
+    fault = bundle["fault"]
+    lines = [_line(path, bundle)]
+    if fault is not None:
+        lines += [f"  fault    {fault['code']} {fault['message']}", f"  remedy   {fault['remedy']}"]
+        lines += [f"    {line}" for line in fault["traceback_text"].splitlines()]
+    lines.append("  versions " + ", ".join(f"{name} {version}" for name, version in bundle["versions"].items()))
+    lines += [f"  kernel   {line}" for line in bundle["kernel_faults"]]
+    if bundle["memory_curve"]:
+        first, final = bundle["memory_curve"][0], bundle["memory_curve"][-1]
+        for role in sorted(final.keys() - {"unix_s"}):
+            grown = f"{first.get(role, 0) / 2**20:.0f} -> {final[role] / 2**20:.0f} MiB"
+            lines.append(f"  memory   {role} {grown} over {final['unix_s'] - first['unix_s']:.0f} s")
+    for role, said in bundle["lines"].items():
+        lines.append(f"  last lines of {role}:")
+        lines += [f"    {line}" for line in said[-40:]]
+    return "\n".join(lines)
+
+
+def _summary(bundle: dict[str, Any]) -> dict[str, Any]:
+    return {"instance": bundle["instance"], **bundle["incident"]}
+
+
+def _line(path: Path, bundle: dict[str, Any]) -> str:
+    incident = bundle["incident"]
+    at = datetime.fromtimestamp(incident["unix_s"], timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return f"{at}  {bundle['instance']}  {incident['reason']}  {path}"
