@@ -172,6 +172,8 @@ class LogSection(Section, frozen=True):
     max_age_s: Seconds = 604_800.0
     # Rotated files become FILE.N.gz.
     compress: bool = True
+    # Disk space of log.file, rotated ones and the vendor's logs of this instance together; the oldest go.
+    budget: Bytes = "2GB"
     # Seconds between lines with throughput and queue; 0 turns them off.
     stats_interval_s: Seconds = 30.0
 

@@ -19,6 +19,7 @@ _MOST_BYTES = {
     "$.listen.max_body_bytes": 1 << 30,
     "$.engine.kv_cache_memory": 1 << 50,
     "$.log.max_bytes": 1 << 40,
+    "$.log.budget": 1 << 50,
 }
 # Bounded: a few lines of YAML can name each other into a value without end.
 _REPR = reprlib.Repr()
@@ -87,6 +88,7 @@ def validate(config: InstanceConfig) -> list[ConfigProblem]:
         ("$.listen.max_body_bytes", config.listen.max_body_bytes),
         ("$.engine.kv_cache_memory", config.engine.kv_cache_memory),
         ("$.log.max_bytes", config.log.max_bytes),
+        ("$.log.budget", config.log.budget),
     ):
         if value is not None:
             try:

@@ -9,7 +9,9 @@ import signal
 import socket
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
+from ascendd.config.quantity import parse_bytes
 from ascendd.config.schema import InstanceConfig
 from ascendd.errors import AscenddError, ProtocolMismatch
 from ascendd.host.systemd import Notifier
@@ -37,6 +39,7 @@ from ascendd.supervisor.runtime import PEERS, Runtime
 from ascendd.supervisor.sockets import address_of
 from ascendd.supervisor.spec import ChildSpec
 from ascendd.supervisor.watch import Watch
+from ascendd.telemetry.log_budget import LogBudget, vendor_log_folders
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -88,7 +91,9 @@ class Supervisor:
             self._run.incidents = IncidentBook(control.incidents, instance, os.environ)
         self._operations = Operations(self._run, self._readiness, instance, control.load, control.doctor)
         self._control = ControlSocket(control.path, self._operations.answer) if control.path is not None else None
-        self._watch = Watch(self._run, monitor, self._readiness, watchdog_s)
+        file = None if config.log.file is None else Path(config.log.file)
+        budget = LogBudget(parse_bytes(config.log.budget), file, vendor_log_folders(os.environ, instance))
+        self._watch = Watch(self._run, monitor, self._readiness, watchdog_s, budget)
 
     async def run(self) -> Outcome:
         """Start everything and return when all children are gone. Raises EngineFault where no process can be made."""

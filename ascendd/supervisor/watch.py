@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import math
 import os
 import signal
 import stat
@@ -18,19 +19,31 @@ from ascendd.supervisor.phase import Phase
 from ascendd.supervisor.process import ChildProcess
 from ascendd.supervisor.readiness import Readiness
 from ascendd.supervisor.runtime import PEERS, Runtime
+from ascendd.telemetry.log_budget import LogBudget, Sweep
+
+# How often it is looked whether the logs are too many.
+_SWEEP_S = 60.0
 
 
 class Watch:
     """Judges children, reads their memory, sends snapshots and feeds the watchdog while its own verdict is fresh."""
 
     def __init__(
-        self, runtime: Runtime, monitor: HealthMonitor, readiness: Readiness, watchdog_s: float | None
+        self,
+        runtime: Runtime,
+        monitor: HealthMonitor,
+        readiness: Readiness,
+        watchdog_s: float | None,
+        budget: LogBudget | None = None,
     ) -> None:
         self._run = runtime
         self._monitor = monitor
         self._readiness = readiness
         self._watchdog_s = watchdog_s
         self._stats_at_s = time.monotonic()
+        self._budget = budget
+        self._swept_at_s = -math.inf
+        self._is_over_budget = False
         self._measured_at_s = -runtime.timing.measure_s
 
     def on_tick(self) -> None:
@@ -43,6 +56,7 @@ class Watch:
             self._measured_at_s = now_s
             run.board.measure(os.getpid(), {process.spec.role: process.pid for process in run.table})
         self._log_stats(now_s)
+        self._keep_budget(now_s)
         self._judge_degradation()
         self._readiness.refresh()
         run.board.set_states(run.children, run.phase, run.degradations)
@@ -92,6 +106,25 @@ class Watch:
         if run.episode and not missing and run.phase is Phase.SERVING:
             run.log.info("supervisor.episode_over")
             run.close_episode()
+
+    def _keep_budget(self, now_s: float) -> None:
+        """Have the oldest logs removed beside the loop where they are too many."""
+        if self._budget is None or now_s - self._swept_at_s < _SWEEP_S:
+            return
+        self._swept_at_s = now_s
+        asyncio.get_running_loop().run_in_executor(None, self._budget.sweep).add_done_callback(self._swept)
+
+    def _swept(self, sweeping: asyncio.Future[Sweep]) -> None:
+        if sweeping.cancelled() or sweeping.exception() is not None:
+            return
+        sweep = sweeping.result()
+        facts = {"total_bytes": sweep.total_bytes, "budget_bytes": self._budget.max_bytes if self._budget else 0}
+        if sweep.num_removed:
+            facts |= {"num_removed": sweep.num_removed, "freed_bytes": sweep.freed_bytes}
+            self._run.log.info("supervisor.logs_removed", **facts)
+        if sweep.over != self._is_over_budget:
+            self._is_over_budget = sweep.over
+            self._run.log.warning("supervisor.logs_over_budget" if sweep.over else "supervisor.logs_in_budget", **facts)
 
     def _log_stats(self, now_s: float) -> None:
         interval_s = self._run.config.log.stats_interval_s

@@ -119,6 +119,29 @@ def test_a_crash_is_told_and_pinned(start, tmp_path, eventually) -> None:
     assert "last lines of supervisor:" in shown.stdout
 
 
+def test_logs_beyond_the_budget_are_removed_oldest_first(start, tmp_path, eventually) -> None:
+    """Rotated files and the vendor's own logs share one budget; the files of another instance stay."""
+    logs = tmp_path / "daemon0/logs"
+    vendor, foreign = tmp_path / "all/fake/ascend/debug/plog-1.log", tmp_path / "all/other/ascend/plog-2.log"
+    for path in (vendor, foreign):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"x" * 400_000)
+        os.utime(path, (1_000_000, 1_000_000))
+    extra = f"log: {{file: {logs}/log, budget: 300KB}}"
+    made = start(extra=extra, environ={"LOGS_DIRECTORY": str(tmp_path / "all")})
+    (event,) = eventually(
+        lambda: [
+            json.loads(line)
+            for line in ((logs / "log").read_text() if (logs / "log").exists() else "").splitlines()
+            if '"supervisor.logs_removed"' in line
+        ],
+        detail=made.log_text,
+    )
+
+    assert (event["num_removed"], event["budget_bytes"]) == (1, 300_000)
+    assert (vendor.exists(), foreign.exists()) == (False, True)
+
+
 def test_a_stranger_is_refused_by_the_kernels_word(served, tmp_path) -> None:
     """Another user gets an error even where the socket's mode would let it through."""
     if os.geteuid() != 0:
