@@ -47,7 +47,8 @@ class ServiceUser(HostCheck):
         if context.target.is_npu:
             group = read_driver(files).user_group
             found = read_device_nodes(files, {npu.family for npu in find_pci_npus(files)})
-            names = [f"davinci{chip}" for chip in found.chips]
+            in_use = context.logical_devices()
+            names = [f"davinci{chip}" for chip in found.chips if in_use is None or chip in in_use]
             shared = [name for name in files.list_dir("/dev") if name in ("davinci_manager", "devmm_svm", "hisi_hdc")]
             nodes = tuple(f"/dev/{name}" for name in [*names, *shared])
         folders = [context.model_path] if context.model_path is not None and files.exists(context.model_path) else []

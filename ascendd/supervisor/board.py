@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ascendd import __version__
 from ascendd.host.proc import own_usage, usage
 from ascendd.ipc.messages import MetricsSnapshot, Role, Stats
+from ascendd.preflight.check import CheckResult, Verdict
 from ascendd.supervisor.child import Child, ChildState
 from ascendd.supervisor.degradation import Degradation, Degradations
 from ascendd.supervisor.failure import FailureClass
@@ -19,6 +20,7 @@ from ascendd.telemetry.metrics import SUPERVISOR_METRICS, MetricStore
 _SUPERVISOR = "supervisor"
 # Ten minutes at the supervisor's own interval.
 _CURVE_POINTS = 120
+_VERDICTS = {Verdict.PASS: 0.0, Verdict.SKIPPED: 0.0, Verdict.WARN: 1.0, Verdict.FAIL: 2.0, Verdict.ERROR: 3.0}
 _SERVING = (ChildState.READY, ChildState.DRAINING)
 
 
@@ -65,6 +67,12 @@ class StatsBoard:
             self._store.set("ascendd_instance_state", float(phase is state), (state.value,))
         for what in Degradation:
             self._store.set("ascendd_degraded", float(what in degradations), (what.value,))
+
+    def take_checks(self, results: Sequence[CheckResult]) -> None:
+        """Take the verdicts of a round of live checks."""
+        for result in results:
+            self._store.set("ascendd_check_verdict", _VERDICTS[result.verdict], (result.check_id,))
+        self._store.set("ascendd_checks_timestamp_seconds", time.time())
 
     def measure(self, own_pid: int, child_pids: Mapping[Role, int]) -> None:
         """Read memory and CPU time of the supervisor and of each child with its workers."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ascendd.ipc.messages import Role
+from ascendd.preflight.check import CheckResult
 from ascendd.supervisor.release import DeviceReading
 
 
@@ -79,6 +80,14 @@ class SignalReceived:
 
 
 @dataclass(frozen=True)
+class ChecksDone:
+    """A round of live checks is over; `problem` where it broke."""
+
+    results: tuple[CheckResult, ...]
+    problem: str | None
+
+
+@dataclass(frozen=True)
 class Tick:
     """A second passed."""
 
@@ -93,5 +102,6 @@ Event = (
     | KillDue
     | DrainOver
     | SignalReceived
+    | ChecksDone
     | Tick
 )

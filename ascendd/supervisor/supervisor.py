@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import functools
 import signal
 import socket
 import time
@@ -17,6 +18,7 @@ from ascendd.errors import AscenddError, ProtocolMismatch
 from ascendd.host.systemd import Notifier
 from ascendd.ipc import messages as msg
 from ascendd.ipc.messages import Fault, Role
+from ascendd.preflight.live import run_live
 from ascendd.supervisor import event as ev
 from ascendd.supervisor import status
 from ascendd.supervisor.board import StatsBoard
@@ -27,6 +29,7 @@ from ascendd.supervisor.device_probe import DeviceProbe
 from ascendd.supervisor.health import Deadlines, HealthMonitor, step_deadline_s
 from ascendd.supervisor.incident import IncidentBook
 from ascendd.supervisor.operations import Operations
+from ascendd.supervisor.live_checks import LiveChecks, RunLive
 from ascendd.supervisor.phase import Outcome, Phase, Timing
 from ascendd.supervisor.process import ChildProcess
 from ascendd.supervisor.process_table import ProcessTable
@@ -62,6 +65,7 @@ class Supervisor:
         timing: Timing | None = None,
         probe: Probe | None = None,
         control: Control | None = None,
+        live_checks: RunLive | None = None,
     ) -> None:
         events: asyncio.Queue[ev.Event] = asyncio.Queue()
         self._run = Runtime(
@@ -94,6 +98,7 @@ class Supervisor:
         file = None if config.log.file is None else Path(config.log.file)
         budget = LogBudget(parse_bytes(config.log.budget), file, vendor_log_folders(os.environ, instance))
         self._watch = Watch(self._run, monitor, self._readiness, watchdog_s, budget)
+        self._live = LiveChecks(self._run, live_checks or functools.partial(run_live, config, instance))
 
     async def run(self) -> Outcome:
         """Start everything and return when all children are gone. Raises EngineFault where no process can be made."""
@@ -152,8 +157,11 @@ class Supervisor:
                 self._departure.stop_all()
             case ev.SignalReceived(number):
                 self._on_signal(signal.Signals(number))
+            case ev.ChecksDone(results, problem):
+                self._live.on_done(results, problem)
             case ev.Tick():
                 self._watch.on_tick()
+                self._live.on_tick(time.monotonic())
 
     def _on_message(self, child: Child, process: ChildProcess, message: object) -> None:
         child.heard_at_s = time.monotonic()

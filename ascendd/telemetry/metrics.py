@@ -135,6 +135,8 @@ SUPERVISOR_METRICS = (
     _gauge("ascendd_instance_state", "1 for the state the instance is in, 0 for all others.", "state"),
     _gauge("ascendd_degraded", "1 while the instance serves without this, else 0.", "what"),
     _gauge("ascendd_stats_age_seconds", "Age of what a process last told of itself; grows when it hangs.", "role"),
+    _gauge("ascendd_check_verdict", "A live check: 0 pass, 1 warning, 2 failure, 3 could not be checked.", "check"),
+    _gauge("ascendd_checks_timestamp_seconds", "Unix time of the last round of live checks."),
     _gauge("ascendd_process_resident_memory_bytes", "Resident memory of a process.", "role"),
     _counter("ascendd_process_cpu_seconds_total", "CPU time used by the processes of a role.", "role"),
 )

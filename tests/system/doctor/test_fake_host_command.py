@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from fake_machine import FakeMachine
 from fault_cases import CASES
+from host_fault_cases import HOST_CASES as CASES_OF_HOST
 
 pytestmark = pytest.mark.system
 
@@ -52,6 +53,37 @@ def test_the_json_names_the_fake_host(server: FakeMachine) -> None:
 
     report = json.loads(done.stdout)
     assert (done.returncode, report["fake_host"], report["device"]) == (0, str(server.root), "npu")
+
+
+def test_as_service_compares_the_shell_with_the_unit(server: FakeMachine) -> None:
+    """A variable that only the shell has is told with where it belongs."""
+    CASES_OF_HOST["a variable that only the shell has"].damage(server)
+    file = server.root / "qwen2.yaml"
+    file.write_text(f"model: {{path: {server.root}/models/qwen2}}\n")
+
+    code = "from pathlib import Path; import ascendd.config.load as load, sys; load.INSTANCES_DIR = Path(sys.argv.pop(1)); from ascendd.cli.app import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, str(server.root), "doctor", "--host-root", str(server.root)]
+    done = subprocess.run(
+        [*command, "--as-service", "qwen2", "--only", "shell-environment"],
+        check=False, capture_output=True, text=True, cwd="/", timeout=IN_TIME_S,
+    )  # fmt: skip
+
+    assert done.returncode == 1, done.stderr
+    assert "set in this shell and not in the unit: HCCL_CONNECT_TIMEOUT" in done.stdout
+
+
+def test_live_checks_see_what_breaks_while_an_instance_serves(server: FakeMachine) -> None:
+    """What the daemon asks again finds double-bit errors that were not there at its start."""
+    from ascendd.config.load import convert
+    from ascendd.preflight.live import run_live
+
+    config = convert({"model": {"path": "/models/qwen2"}, "engine": {"device": "npu"}, "parallel": {"devices": [5]}})
+    CASES["double-bit errors of now"].damage(server)
+
+    results = run_live(config, "qwen2", {}, str(server.root))
+
+    assert [result.check_id for result in results if result.verdict.value == "fail"] == ["npu-ecc"]
+    assert {"npu-health", "log-disk", "leftover-processes"} <= {result.check_id for result in results}
 
 
 def test_a_folder_without_the_mark_is_wrong_usage(server: FakeMachine) -> None:
