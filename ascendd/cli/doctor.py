@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -41,10 +42,16 @@ def doctor(  # noqa: PLR0917 - typer reads one parameter per option
         Optional[float],
         typer.Option(metavar="SECONDS", min=1, help="Look again at what can change, this often, until Ctrl-C."),
     ] = None,
+    fix: Annotated[bool, typer.Option(help="Show what could be put right by a setting; with --yes, do it.")] = False,
+    yes: Annotated[bool, typer.Option(help="With --fix: run what it shows.")] = False,
+    bundle: Annotated[
+        Optional[Path], typer.Option(metavar="FILE", help="Write a support archive there, secrets masked.")
+    ] = None,
+    lang: Annotated[Optional[str], typer.Option(metavar="[zh|en]", help="Language; default: the locale's.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
     """
-    Check that this host can serve. Reads only, repairs nothing.
+    Check that this host can serve. Reads only; --fix --yes alone changes something.
 
     Exit status: 0 all pass, 1 warnings, 2 failures, 3 something could not be checked.
     """
@@ -52,6 +59,7 @@ def doctor(  # noqa: PLR0917 - typer reads one parameter per option
     from ascendd.preflight.context import CheckContext, CheckRequest
     from ascendd.preflight.discover import find_checks, select
     from ascendd.preflight.junit import to_junit
+    from ascendd.preflight.language import choose_language
     from ascendd.preflight.report import exit_code, print_report, to_json
     from ascendd.preflight.runner import run_checks
 
@@ -59,6 +67,14 @@ def doctor(  # noqa: PLR0917 - typer reads one parameter per option
         raise typer.BadParameter(f"--device {device}: write auto, npu or cpu")
     if watch is not None and as_json:
         raise typer.BadParameter("--watch and --json exclude each other: run --json as often as you need it")
+    if yes and not fix:
+        raise typer.BadParameter("--yes says that --fix may run what it shows; write both")
+    if fix and as_json:
+        raise typer.BadParameter("--fix and --json exclude each other: a fix is shown to a person before it runs")
+    try:
+        language = choose_language(lang, os.environ)
+    except ValueError as error:
+        raise typer.BadParameter(f"--lang {lang}: write zh or en") from error
     if explain is not None:
         return _explain(explain)
     if as_service is not None:
@@ -90,7 +106,11 @@ def doctor(  # noqa: PLR0917 - typer reads one parameter per option
     if as_json:
         print(json.dumps(to_json(results, target, titles), indent=2, ensure_ascii=False))
     else:
-        print_report(results, target, titles, sys.stdout)
+        print_report(results, target, titles, sys.stdout, language)
+    if bundle is not None:
+        _bundle(bundle, to_json(results, target, titles), request)
+    if fix:
+        results = _fix(checks, request, results, apply_them=yes)
     if watch is not None:
         results = _watch(checks, request, results, titles, watch)
     return int(exit_code(results))
@@ -114,6 +134,44 @@ def _watch(checks: list[Any], request: Any, results: list[Any], titles: dict[str
     except KeyboardInterrupt:
         print()
     return results
+
+
+def _fix(checks: list[Any], request: Any, results: list[Any], *, apply_them: bool) -> list[Any]:
+    """Show every fix, run each where it may be, look again at what was fixed; return what is known then."""
+    from ascendd.preflight.context import CheckContext
+    from ascendd.preflight.fix import apply, fixes_for
+    from ascendd.preflight.runner import run_checks
+    from ascendd.preflight.watch import changes, merged
+
+    fixes = fixes_for(results)
+    if not fixes:
+        print("\nNothing here can be put right by a setting; see what to do above.")
+        return results
+    context = CheckContext(request)
+    print("\nFixes" if apply_them else "\nFixes, none of which was run; --fix --yes runs them")
+    for fix in fixes:
+        print(f"{fix.check_id}: {fix.command}\n    holds: {fix.holds}\n    undo: {fix.undo or 'nothing to take back'}")
+        if apply_them:
+            outcome = apply(fix, context.run, context.environ)
+            print(f"    {'done' if outcome.problem is None else 'failed: ' + outcome.problem}", flush=True)
+    if not apply_them:
+        return results
+    again = run_checks([check for check in checks if check.id in {fix.check_id for fix in fixes}], request)
+    for line in changes(results, again, {check.id: check.title for check in checks}):
+        print(line)
+    return merged(results, again)
+
+
+def _bundle(target: Path, report: dict[str, Any], request: Any) -> None:
+    from ascendd.preflight.context import CheckContext
+    from ascendd.preflight.support_archive import write_archive
+
+    try:
+        names = write_archive(target, report, CheckContext(request))
+    except UsageError as error:
+        raise typer.BadParameter(error.message) from error
+    # Standard output may be the JSON report.
+    print(f"{target}: {len(names)} files, secrets masked; look through it before it leaves", file=sys.stderr)
 
 
 def _explain(check_id: str) -> int:

@@ -8,10 +8,12 @@ standard error.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import os
 import sys
 import time
+from types import ModuleType
 
 
 def main() -> int:
@@ -24,7 +26,7 @@ def main() -> int:
     from ascendd.preflight.check import CheckResult, Remedy, Verdict
     from ascendd.preflight.context import CheckContext, CheckRequest
 
-    check = getattr(importlib.import_module(request["module"]), request["name"])()
+    check = getattr(_load(request["module"]), request["name"])()
     started = time.monotonic()
     try:
         result = check.run(CheckContext(CheckRequest(**request["context"])))
@@ -36,6 +38,15 @@ def main() -> int:
     with os.fdopen(result_fd, "w") as pipe:
         json.dump(data, pipe)
     return 0
+
+
+def _load(name: str) -> ModuleType:
+    """Import the module `name` without the other checks, which its package would: two thirds of the time of a child."""
+    package = name.rpartition(".")[0]
+    spec = importlib.util.find_spec(package) if package.rpartition(".")[2] == "checks" else None
+    if spec is not None and package not in sys.modules:
+        sys.modules[package] = importlib.util.module_from_spec(spec)  # its path, without what it would run
+    return importlib.import_module(name)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Mapping, Sequence, TextIO
 
 from ascendd import __version__
 from ascendd.preflight.check import CheckResult, Verdict
+from ascendd.preflight.language import Language, frame, remedy_in, titles_in, verdict_word
 from ascendd.preflight.target import FAKE_HOST, Target
 
 SCHEMA_VERSION = 1
@@ -43,10 +44,11 @@ def exit_code(results: Sequence[CheckResult]) -> DoctorExit:
     return DoctorExit.WARNINGS if Verdict.WARN in verdicts else DoctorExit.PASS
 
 
-def verdict_line(results: Sequence[CheckResult]) -> str:
+def verdict_line(results: Sequence[CheckResult], language: Language = Language.EN) -> str:
     """Return the last line of a report: what it comes to, and the counts."""
     count = {verdict: sum(result.verdict is verdict for result in results) for verdict in Verdict}
-    parts = [f"{count[verdict]} {_WORD[verdict][0].lower()}" for verdict in Verdict if count[verdict]]
+    words = {verdict: verdict_word(verdict.value, _WORD[verdict][0].lower(), language) for verdict in Verdict}
+    parts = [f"{count[verdict]} {words[verdict]}" for verdict in Verdict if count[verdict]]
     head = {
         DoctorExit.PASS: "Ready",
         DoctorExit.WARNINGS: "Ready, with warnings",
@@ -55,11 +57,11 @@ def verdict_line(results: Sequence[CheckResult]) -> str:
     }[exit_code(results)]
     if all(result.verdict is Verdict.SKIPPED for result in results):
         head = "Nothing to check"
-    return f"{head} ({', '.join(parts) or 'no checks'})"
+    return f"{frame(head, language)} ({', '.join(parts) or frame('no checks', language)})"
 
 
-def _last_line(results: Sequence[CheckResult], target: Target) -> str:
-    return verdict_line(results) + ("" if target.fake_root is None else f" [{FAKE_HOST}]")
+def _last_line(results: Sequence[CheckResult], target: Target, language: Language) -> str:
+    return verdict_line(results, language) + ("" if target.fake_root is None else f" [{FAKE_HOST}]")
 
 
 def to_json(results: Sequence[CheckResult], target: Target, titles: Mapping[str, str]) -> Dict[str, Any]:
@@ -77,28 +79,39 @@ def to_json(results: Sequence[CheckResult], target: Target, titles: Mapping[str,
 
 
 def print_report(
-    results: Sequence[CheckResult], target: Target, titles: Mapping[str, str], out: TextIO = sys.stdout
+    results: Sequence[CheckResult],
+    target: Target,
+    titles: Mapping[str, str],
+    out: TextIO = sys.stdout,
+    language: Language = Language.EN,
 ) -> None:
     """Print the table, the remedies below it, and the verdict. Plain text where rich is not installed."""
+    titles = titles_in(titles, language)
     try:
-        _print_rich(results, target, titles, out)
+        _print_rich(results, target, titles, out, language)
     except ImportError:
-        _print_plain(results, target, titles, out)
+        _print_plain(results, target, titles, out, language)
 
 
-def remedy_lines(results: Sequence[CheckResult], titles: Mapping[str, str]) -> List[str]:
+def remedy_lines(
+    results: Sequence[CheckResult], titles: Mapping[str, str], language: Language = Language.EN
+) -> List[str]:
     """Return what to do about each result that needs somebody, worst first."""
     lines: List[str] = []
     for verdict in (Verdict.FAIL, Verdict.ERROR, Verdict.WARN):
         for result in results:
             if result.verdict is verdict and result.remedy is not None:
-                lines.append(f"{titles[result.check_id]} ({result.check_id}): {result.remedy.text}")
+                lines.append(
+                    f"{titles[result.check_id]} ({result.check_id}): {remedy_in(result.remedy.text, language)}"
+                )
                 lines += [f"    {command}" for command in result.remedy.commands]
-                lines.append(f"    runbook: docs/runbooks/{result.remedy.runbook}.md")
+                lines.append(f"    {frame('runbook', language)}: docs/runbooks/{result.remedy.runbook}.md")
     return lines
 
 
-def _print_rich(results: Sequence[CheckResult], target: Target, titles: Mapping[str, str], out: TextIO) -> None:
+def _print_rich(
+    results: Sequence[CheckResult], target: Target, titles: Mapping[str, str], out: TextIO, language: Language
+) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -108,35 +121,39 @@ def _print_rich(results: Sequence[CheckResult], target: Target, titles: Mapping[
     console.print(Text(target.reason[:1].upper() + target.reason[1:]))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("Check", "Verdict", "Finding"):
-        table.add_column(name, no_wrap=name != "Finding", header_style="bold")
+        table.add_column(frame(name, language), no_wrap=name != "Finding", header_style="bold")
     for result in results:
         word, style = _WORD[result.verdict]
+        word = verdict_word(result.verdict.value, word, language)
         table.add_row(Text(titles[result.check_id]), Text(word, style=style), Text(result.summary))
     console.print(table)
-    lines = remedy_lines(results, titles)
+    lines = remedy_lines(results, titles, language)
     if lines:
-        console.print(Text("\nWhat to do", style="bold"))
+        console.print(Text("\n" + frame("What to do", language), style="bold"))
         for line in lines:
             console.print(Text(line), soft_wrap=True)
-    console.print(Text("\n" + _last_line(results, target), style="bold"))
+    console.print(Text("\n" + _last_line(results, target, language), style="bold"))
 
 
-def _print_plain(results: Sequence[CheckResult], target: Target, titles: Mapping[str, str], out: TextIO) -> None:
+def _print_plain(
+    results: Sequence[CheckResult], target: Target, titles: Mapping[str, str], out: TextIO, language: Language
+) -> None:
     def write(line: str) -> None:
         out.write(line + "\n")
 
     write(target.reason[:1].upper() + target.reason[1:])
     wide = max([5, *(len(titles[result.check_id]) for result in results)])
     room = max(40, shutil.get_terminal_size((160, 24)).columns - wide - 11)
-    write(f"{'Check':<{wide}}  {'Verdict':<7}  Finding")
+    write(f"{frame('Check', language):<{wide}}  {frame('Verdict', language):<7}  {frame('Finding', language)}")
     for result in results:
         first, *rest = textwrap.wrap(result.summary, room) or [""]
-        write(f"{titles[result.check_id]:<{wide}}  {_WORD[result.verdict][0]:<7}  {first}")
+        word = verdict_word(result.verdict.value, _WORD[result.verdict][0], language)
+        write(f"{titles[result.check_id]:<{wide}}  {word:<7}  {first}")
         for line in rest:
             write(f"{'':<{wide + 11}}{line}")
-    lines = remedy_lines(results, titles)
+    lines = remedy_lines(results, titles, language)
     if lines:
-        write("\nWhat to do")
+        write("\n" + frame("What to do", language))
         for line in lines:
             write(line)
-    write("\n" + _last_line(results, target))
+    write("\n" + _last_line(results, target, language))
