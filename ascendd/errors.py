@@ -22,6 +22,7 @@ The error tree of the product, stdlib only.
                           . RouteUnknown 404 . MethodNotAllowed 405
                           . BodyTooLarge 413 . QueueFull 429 . RequestAborted 499
                           . InternalError 500 . EngineRestarting 503 . Draining 503
+                          . HostMemoryPressure 503
                           . DeadlineExceeded 504
 
 Every class has a stable ``code``; docs/runbooks/<code>.md exists for each.
@@ -43,6 +44,7 @@ from ascendd.request_errors import (
     DeadlineExceeded as DeadlineExceeded,
     Draining as Draining,
     EngineRestarting as EngineRestarting,
+    HostMemoryPressure as HostMemoryPressure,
     InternalError as InternalError,
     InvalidRequest as InvalidRequest,
     MethodNotAllowed as MethodNotAllowed,

@@ -135,6 +135,17 @@ class EngineRestarting(RequestError):
     default_remedy = "Retry after the time in Retry-After."
 
 
+class HostMemoryPressure(RequestError):
+    """The host is so short of memory that new work would harm what runs."""
+
+    code = "ASD-R18"
+    http_status = 503
+    error_type = "service_unavailable_error"
+    retryable = True
+    retry_after_s = 10
+    default_remedy = "Retry after the time in Retry-After; the operator frees host memory or raises MemoryMax=."
+
+
 class Draining(RequestError):
     """The instance is stopping and takes no new requests."""
 

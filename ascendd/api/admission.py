@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ascendd.api.engine_client import EngineClient
-from ascendd.errors import Draining, EngineRestarting, InvalidRequest, QueueFull
+from ascendd.errors import Draining, EngineRestarting, HostMemoryPressure, InvalidRequest, QueueFull
 from ascendd.ipc.messages import EngineState
 from ascendd.telemetry import log
 
@@ -68,13 +68,15 @@ class Admission:
         return self._num_sequences
 
     def check_ready(self) -> None:
-        """Raise Draining or EngineRestarting unless requests are served now."""
+        """Raise Draining, EngineRestarting or HostMemoryPressure unless requests are served now."""
         if self.is_draining:
             raise Draining("draining: the instance is stopping and takes no new requests")
         if self.is_held:
             raise Draining("draining: the operator holds the instance, which takes no new requests until it is resumed")
         if not self.engine_state.ready:
             raise EngineRestarting(self.engine_state.text, retry_after_s=self.engine_state.retry_after_s)
+        if self.engine_state.pressure:
+            raise HostMemoryPressure(f"no new requests are taken: {self.engine_state.pressure}")
         if self._engine.hello is None:
             raise EngineRestarting("the engine is not connected", retry_after_s=self.engine_state.retry_after_s)
 

@@ -156,6 +156,8 @@ class RecoverySection(Section, frozen=True):
     backoff_min_s: Seconds | None = None
     backoff_max_s: Seconds | None = None
     drain_timeout_s: Seconds = 30.0
+    # Leave a chip out whose fault repeats, and go on with a smaller tensor parallel size where the model has one.
+    allow_smaller_parallel: bool = False
     # How long the devices of an engine that ended may be held by somebody before the instance fails.
     release_timeout_s: Timeout = 120.0
 

@@ -138,7 +138,8 @@ class EngineState(Message, frozen=True, tag="engine_state"):
     What the API answers on /readyz: `ready`, and a line for people: `loading 42 %`, `restarting in 8 s`.
 
     `is_final`: the instance has failed or is stopping, so nothing is worth waiting for. `degraded` says what an
-    instance that serves does without; `episode` is the id of the failure that is being recovered from, for log lines.
+    instance that serves does without, `pressure` why it takes no new work; `episode` is the id of the
+    failure that is being recovered from, for log lines.
     """
 
     ready: bool
@@ -147,6 +148,7 @@ class EngineState(Message, frozen=True, tag="engine_state"):
     is_final: bool = False
     degraded: str = ""
     episode: str = ""
+    pressure: str = ""
 
 
 class RunSelfTest(Message, frozen=True, tag="run_self_test"):

@@ -13,6 +13,7 @@ from ascendd.preflight.check import CheckResult, Verdict
 from ascendd.supervisor.child import Child, ChildState
 from ascendd.supervisor.degradation import Degradation, Degradations
 from ascendd.supervisor.failure import FailureClass
+from ascendd.supervisor.memory_trend import Growth, MemoryTrend
 from ascendd.supervisor.phase import Phase
 from ascendd.telemetry.merge import Accumulator
 from ascendd.telemetry.metrics import SUPERVISOR_METRICS, MetricStore
@@ -33,6 +34,7 @@ class StatsBoard:
         self._accumulator = Accumulator()
         # Resident bytes by role at each measurement, for incident bundles.
         self.memory_curve: deque[tuple[float, dict[str, int]]] = deque(maxlen=_CURVE_POINTS)
+        self._trends: dict[str, MemoryTrend] = {}
         self._cpu_s: dict[tuple[str, int], float] = {}
         self._told_at_s: dict[str, float] = {}
         self._last_line: tuple[float, tuple[int, ...]] = (time.monotonic(), (0, 0))
@@ -48,6 +50,8 @@ class StatsBoard:
         self._told_at_s.pop(role.value, None)
         self._store.remove("ascendd_stats_age_seconds", (role.value,))
         self._store.remove("ascendd_process_resident_memory_bytes", (role.value,))
+        self._store.remove("ascendd_process_memory_growth_bytes_per_hour", (role.value,))
+        self._trends.pop(role.value, None)
 
     def count_restart(self, role: Role, failure: FailureClass) -> None:
         """Count one restart, and the failure that made it necessary."""
@@ -74,8 +78,14 @@ class StatsBoard:
             self._store.set("ascendd_check_verdict", _VERDICTS[result.verdict], (result.check_id,))
         self._store.set("ascendd_checks_timestamp_seconds", time.time())
 
+    def leaks(self) -> dict[str, Growth]:
+        """Return the processes whose memory has grown for hours, and how fast."""
+        growths = {role: trend.growth() for role, trend in self._trends.items()}
+        return {role: growth for role, growth in growths.items() if growth is not None and growth.is_leak}
+
     def measure(self, own_pid: int, child_pids: Mapping[Role, int]) -> None:
         """Read memory and CPU time of the supervisor and of each child with its workers."""
+        now_s = time.monotonic()
         # Finding descendants reads the whole process table; only the engine has workers.
         readings = {
             (role.value, pid): usage(pid) if role is Role.ENGINE else own_usage(pid) for role, pid in child_pids.items()
@@ -86,6 +96,10 @@ class StatsBoard:
                 continue
             role = (key[0],)
             self._store.set("ascendd_process_resident_memory_bytes", float(reading.rss_bytes), role)
+            trend = self._trends.setdefault(key[0], MemoryTrend())
+            trend.add(now_s, float(reading.rss_bytes))
+            if (growth := trend.growth()) is not None:
+                self._store.set("ascendd_process_memory_growth_bytes_per_hour", growth.bytes_per_hour, role)
             # A worker that ended takes its CPU time out of the sum; the total must not go back for it.
             grown_s = max(0.0, reading.cpu_s - self._cpu_s.get(key, 0.0))
             self._store.inc("ascendd_process_cpu_seconds_total", grown_s, role)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 # A lost peer is noticed by its exit long before this; it bounds what a stuck link costs.
 HCCL_EXEC_TIMEOUT_S = 600
+VISIBLE_DEVICES = "ASCEND_RT_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ def npu_environment(environ: Mapping[str, str], *, devices: list[int], instance:
     process log goes below systemd's logs directory, where there is one, a folder an instance.
     """
     env = {variable.name: environ.get(variable.name, variable.value) for variable in NPU_VARIABLES}
-    env["ASCEND_RT_VISIBLE_DEVICES"] = ",".join(str(device) for device in sorted(devices))
+    env[VISIBLE_DEVICES] = ",".join(str(device) for device in sorted(devices))
     logs = environ.get("LOGS_DIRECTORY", "").split(":")[0]
     if logs and "ASCEND_PROCESS_LOG_PATH" not in environ:
         env["ASCEND_PROCESS_LOG_PATH"] = f"{logs}/{instance}/ascend"

@@ -21,6 +21,7 @@ class Timing:
     tick_s: float = 1.0
     measure_s: float = 5.0
     checks_s: float = 300.0  # from the end of one round of live checks to the next
+    pressure_s: float = 2.0
     stop_grace_s: float = 10.0
     loading_stop_grace_s: float = 1.0  # a child that still loads has nothing to lose
     abort_grace_s: float = 3.0  # from SIGABRT, which dumps the stacks, to SIGKILL

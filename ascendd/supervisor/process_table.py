@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -12,6 +13,7 @@ from ascendd.errors import EngineFault, IpcError
 from ascendd.ipc.channel import socket_pair
 from ascendd.ipc.messages import AttachPeer, Role
 from ascendd.supervisor.event import ChildEnded, Event, KillDue, MessageReceived
+from ascendd.supervisor.npu_environment import VISIBLE_DEVICES
 from ascendd.supervisor.process import ChildProcess
 from ascendd.supervisor.spec import ChildSpec
 from ascendd.telemetry import log
@@ -32,7 +34,7 @@ class ProcessTable:
         log_reader: int | None,
         post: Callable[[Event], None],
     ) -> None:
-        self._specs = specs
+        self._specs = dict(specs)
         self._listeners = listeners
         self._log_reader = log_reader
         self._post = post
@@ -61,6 +63,13 @@ class ProcessTable:
         self._readers.add(task)
         task.add_done_callback(self._readers.discard)
         return process
+
+    def show_devices(self, role: Role, devices: Sequence[int]) -> None:
+        """Have the vendor's runtime of every later process of `role` see `devices` only, where it is told so at all."""
+        spec = self._specs[role]
+        if VISIBLE_DEVICES in spec.env:
+            visible = ",".join(str(device) for device in sorted(devices))
+            self._specs[role] = dataclasses.replace(spec, env={**spec.env, VISIBLE_DEVICES: visible})
 
     def send(self, role: Role, message: msgspec.Struct, fds: Sequence[int] = ()) -> bool:
         """Queue `message` to `role`; False where it has no process or its link is gone."""

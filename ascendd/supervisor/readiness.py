@@ -126,7 +126,8 @@ class Readiness:
         """Tell again what changes by itself: the seconds to a restart, and what the instance does without."""
         run = self._run
         if run.phase is Phase.SERVING:
-            if (run.engine_state.degraded, run.engine_state.episode) != (run.degradations.text, run.episode):
+            told = run.engine_state
+            if (told.degraded, told.episode, told.pressure) != (run.degradations.text, run.episode, run.pressure):
                 self.tell_serving()
             return
         engine = run.children[Role.ENGINE]
@@ -159,6 +160,8 @@ class Readiness:
         run = self._run
         run.tell_api(EngineState(ready=True, text="serving", retry_after_s=0))
         degraded = f"; degraded: {run.degradations.text}" if run.degradations.text else ""
+        if run.pressure:
+            degraded += f"; no new requests: {run.pressure}"
         held = "draining, held by the operator: " if run.held else ""
         run.notifier.status(f"{held}serving {run.config.model.name} on {run.address}{degraded}")
 

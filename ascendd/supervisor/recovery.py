@@ -6,7 +6,8 @@ RecoveryPolicy: what follows from the end of a child. One pure policy: ends and 
     crash, host memory               backoff with jitter; recovery.max_restarts within window_s, then FAILED
     hang                             as a crash, and the device is looked at before the next start
     device memory                    as a crash, with a smaller KV cache (MemoryLadder); the third time FAILED
-    hardware                         the device is looked at; two restarts within the window, then FAILED
+    hardware                         the device is looked at; two restarts within the window, then FAILED. A chip that
+                                     is named twice is left out where recovery.allow_smaller_parallel allows that
 
 A child that is not essential is started again whatever it ended of. Each end acts once: what is told of a process whose
 end was acted on, or of one before it, is stale.
@@ -17,7 +18,7 @@ from __future__ import annotations
 import enum
 import random as dice
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ascendd.config.schema import InstanceConfig
 from ascendd.errors import AscenddError, DeviceOutOfMemory, ExitCode, RestartsExhausted
@@ -25,6 +26,7 @@ from ascendd.ipc.messages import Role
 from ascendd.supervisor.child_exit import Cause, ChildExit
 from ascendd.supervisor.failure import NEVER_RETRIED, FailureClass, classify
 from ascendd.supervisor.memory_ladder import Exhausted, MemoryLadder, Rung
+from ascendd.supervisor.quarantine import Chips, Placement
 from ascendd.supervisor.restart import PERMANENT_EXIT_CODES, FailureWindow, GiveUp, RestartPolicy
 from ascendd.supervisor.spec import ChildSpec
 
@@ -54,8 +56,8 @@ class Reaction:
     What follows from the end of a child.
 
     A restart has a delay in seconds, the number of failures in the window, whether the device is to be looked at first,
-    and for want of device memory the rung with the size of the next cache. A failed instance has the error to end with.
-    `episode` numbers what was acted on.
+    for want of device memory the rung with the size of the next cache, and for a chip left out the new placement. A
+    failed instance has the error to end with. `episode` numbers what was acted on.
     """
 
     action: Action
@@ -65,6 +67,7 @@ class Reaction:
     num_failures: int = 0
     checks_device: bool = False
     rung: Rung | None = None
+    placement: Placement | None = None
     error: AscenddError | None = None
 
 
@@ -75,8 +78,13 @@ class RecoveryPolicy:
     """Remembers the failures of an instance. `random` gives numbers in 0..1."""
 
     def __init__(
-        self, policies: Mapping[Role, RestartPolicy], window_s: float, random: Callable[[], float] = dice.random
+        self,
+        policies: Mapping[Role, RestartPolicy],
+        window_s: float,
+        random: Callable[[], float] = dice.random,
+        chips: Chips | None = None,
     ) -> None:
+        self._chips = chips
         self._policies = policies
         self._random = random
         self._ladder = MemoryLadder(window_s)
@@ -93,7 +101,8 @@ class RecoveryPolicy:
             )
             for role, spec in specs.items()
         }
-        return cls(policies, config.recovery.window_s)
+        chips = Chips.of(config) if config.recovery.allow_smaller_parallel else None
+        return cls(policies, config.recovery.window_s, chips=chips)
 
     def measured(self, *, num_blocks: int, block_size: int, max_model_len: int) -> None:
         """Take the cache of an engine that is ready, from which a smaller one is reckoned."""
@@ -113,6 +122,10 @@ class RecoveryPolicy:
             if failure is FailureClass.DEVICE_MEMORY:
                 return self._on_device_memory(end, policy, now_s)
             if failure is FailureClass.HARDWARE:
+                placement = None if self._chips is None else self._chips.on_fault(end.fault, now_s)
+                if placement is not None:
+                    self._hardware = FailureWindow(self._hardware.window_s)
+                    return replace(self._restart(end, failure, policy, now_s), placement=placement)
                 count = self._hardware.add(now_s)
                 if count > MAX_HARDWARE_RESTARTS:
                     reason = f"{count} device faults within {self._hardware.window_s:g} s"

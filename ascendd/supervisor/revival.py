@@ -135,6 +135,10 @@ class Revival:
                 run.limit_cache(rung.num_blocks)
                 text = f"KV cache of {rung.num_blocks} blocks since the device ran out of memory"
                 run.degradations.set(Degradation.KV_CACHE, text)
+        if (placement := reaction.placement) is not None:
+            run.log.error("supervisor.device_left_out", reason=placement.text)
+            run.degradations.set(Degradation.DEVICE, placement.text)
+            run.place(placement)
         child.back_off(time.monotonic())
         if role is Role.ENGINE:
             self._respawn.ended(pid, checks_device=reaction.checks_device)

@@ -22,6 +22,7 @@ from ascendd.supervisor.event import Event
 from ascendd.supervisor.incident import IncidentBook
 from ascendd.supervisor.phase import Outcome, Phase, Timing
 from ascendd.supervisor.process_table import ProcessTable
+from ascendd.supervisor.quarantine import Placement
 from ascendd.telemetry import log as telemetry_log
 
 # Engine and API serve together: each end of their data link is worth nothing without the other.
@@ -49,6 +50,8 @@ class Runtime:
     started_unix_s: int = field(default_factory=lambda: int(time.time()))
     config_json: bytes = b""
     degradations: Degradations = field(default_factory=Degradations)
+    # Why no new work is taken for want of host memory; empty while it is.
+    pressure: str = ""
     # What went wrong last and is not over, as every log line of that time has it; empty while all is well.
     episode: str = ""
     # Whether the operator wants no new requests taken.
@@ -56,6 +59,8 @@ class Runtime:
     # The last unasked end of a process, for `ascendd status`.
     last_incident: dict[str, Any] | None = None
     num_cache_blocks: int | None = None
+    # Where the instance goes on since a chip was left out.
+    placement: Placement | None = None
     incidents: IncidentBook | None = None
 
     def __post_init__(self) -> None:
@@ -69,7 +74,15 @@ class Runtime:
             engine = msgspec.structs.replace(
                 engine, max_num_blocks=self.num_cache_blocks, kv_cache_memory=None, gpu_memory_utilization=None
             )
-        self.config_json = msgspec.json.encode(msgspec.structs.replace(config, engine=engine))
+        parallel = config.parallel
+        if self.placement is not None:
+            parallel = msgspec.structs.replace(
+                parallel,
+                tensor_parallel_size=self.placement.tp_size,
+                pipeline_parallel_size=self.placement.pp_size,
+                devices=list(self.placement.devices),
+            )
+        self.config_json = msgspec.json.encode(msgspec.structs.replace(config, engine=engine, parallel=parallel))
 
     def open_episode(self, number: int) -> None:
         """Begin episode `number` of this supervisor; its id is unlike that of any other start."""
@@ -111,13 +124,21 @@ class Runtime:
         self.num_cache_blocks = num_blocks
         self.reconfigure(self.config)
 
+    def place(self, placement: Placement) -> None:
+        """Configure every engine from now on for the chips of `placement`."""
+        self.placement = placement
+        self.reconfigure(self.config)
+        self.table.show_devices(Role.ENGINE, placement.devices)
+
     def later(self, delay_s: float, event: Event) -> None:
         """Post `event` after `delay_s`."""
         asyncio.get_running_loop().call_later(delay_s, self.events.put_nowait, event)
 
     def tell_api(self, state: EngineState) -> None:
         """Have the API answer with `state` from now on, its successors included."""
-        state = msgspec.structs.replace(state, episode=self.episode, degraded=self.degradations.text)
+        state = msgspec.structs.replace(
+            state, episode=self.episode, degraded=self.degradations.text, pressure=self.pressure
+        )
         self.engine_state = state
         if Role.API in self.children and self.children[Role.API].configured:
             self.table.send(Role.API, state)

@@ -15,6 +15,7 @@ from pathlib import Path
 from ascendd.config.quantity import parse_bytes
 from ascendd.config.schema import InstanceConfig
 from ascendd.errors import AscenddError, ProtocolMismatch
+from ascendd.host.files import HostFiles
 from ascendd.host.systemd import Notifier
 from ascendd.ipc import messages as msg
 from ascendd.ipc.messages import Fault, Role
@@ -66,6 +67,7 @@ class Supervisor:
         probe: Probe | None = None,
         control: Control | None = None,
         live_checks: RunLive | None = None,
+        files: HostFiles | None = None,
     ) -> None:
         events: asyncio.Queue[ev.Event] = asyncio.Queue()
         self._run = Runtime(
@@ -97,7 +99,7 @@ class Supervisor:
         self._control = ControlSocket(control.path, self._operations.answer) if control.path is not None else None
         file = None if config.log.file is None else Path(config.log.file)
         budget = LogBudget(parse_bytes(config.log.budget), file, vendor_log_folders(os.environ, instance))
-        self._watch = Watch(self._run, monitor, self._readiness, watchdog_s, budget)
+        self._watch = Watch(self._run, monitor, self._readiness, watchdog_s, budget, files=files)
         self._live = LiveChecks(self._run, live_checks or functools.partial(run_live, config, instance))
 
     async def run(self) -> Outcome:

@@ -10,11 +10,14 @@ import signal
 import stat
 import time
 
+from ascendd.host.files import HostFiles
+from ascendd.host.memory_pressure import read_pressure
 from ascendd.ipc.messages import Role
 from ascendd.supervisor import event as ev
 from ascendd.supervisor.child import ChildState
 from ascendd.supervisor.degradation import Degradation
 from ascendd.supervisor.health import HealthMonitor
+from ascendd.supervisor.memory_guard import MemoryGuard
 from ascendd.supervisor.phase import Phase
 from ascendd.supervisor.process import ChildProcess
 from ascendd.supervisor.readiness import Readiness
@@ -35,11 +38,16 @@ class Watch:
         readiness: Readiness,
         watchdog_s: float | None,
         budget: LogBudget | None = None,
+        *,
+        files: HostFiles | None = None,
     ) -> None:
         self._run = runtime
         self._monitor = monitor
         self._readiness = readiness
         self._watchdog_s = watchdog_s
+        self._files = files or HostFiles()
+        self._guard = MemoryGuard()
+        self._pressure_at_s = -runtime.timing.pressure_s
         self._stats_at_s = time.monotonic()
         self._budget = budget
         self._swept_at_s = -math.inf
@@ -57,6 +65,7 @@ class Watch:
             run.board.measure(os.getpid(), {process.spec.role: process.pid for process in run.table})
         self._log_stats(now_s)
         self._keep_budget(now_s)
+        self._judge_memory(now_s)
         self._judge_degradation()
         self._readiness.refresh()
         run.board.set_states(run.children, run.phase, run.degradations)
@@ -97,6 +106,27 @@ class Watch:
             if process is not hung and run.children[process.spec.role].configured:
                 run.log.error("supervisor.stacks", child=process.spec.role.value, pid=process.pid)
                 process.signal(signal.SIGUSR1)
+
+    def _judge_memory(self, now_s: float) -> None:
+        run = self._run
+        if now_s - self._pressure_at_s >= run.timing.pressure_s:
+            self._pressure_at_s = now_s
+            before = run.pressure
+            run.pressure = self._guard.judge(read_pressure(self._files), now_s) or ""
+            if run.pressure and not before:
+                run.log.error("supervisor.memory_pressure", reason=run.pressure)
+            elif before and not run.pressure:
+                run.log.info("supervisor.memory_pressure_over")
+        leaks = run.board.leaks()
+        texts = [f"{role} grows by {growth.bytes_per_hour / 1e6:.0f} MB an hour" for role, growth in leaks.items()]
+        if run.degradations.set(Degradation.MEMORY_GROWTH, " and ".join(texts) or None) and texts:
+            for role, growth in leaks.items():
+                run.log.warning(
+                    "supervisor.memory_grows",
+                    child=role,
+                    mb_per_hour=round(growth.bytes_per_hour / 1e6, 1),
+                    error_mb_per_hour=round(growth.error / 1e6, 1),
+                )
 
     def _judge_degradation(self) -> None:
         run = self._run

@@ -138,6 +138,11 @@ SUPERVISOR_METRICS = (
     _gauge("ascendd_check_verdict", "A live check: 0 pass, 1 warning, 2 failure, 3 could not be checked.", "check"),
     _gauge("ascendd_checks_timestamp_seconds", "Unix time of the last round of live checks."),
     _gauge("ascendd_process_resident_memory_bytes", "Resident memory of a process.", "role"),
+    _gauge(
+        "ascendd_process_memory_growth_bytes_per_hour",
+        "Slope of the resident memory of a process over the last hours; there after the first.",
+        "role",
+    ),
     _counter("ascendd_process_cpu_seconds_total", "CPU time used by the processes of a role.", "role"),
 )
 

@@ -282,6 +282,33 @@ def test_a_degraded_instance_is_ready_and_says_what_it_lacks(start_api, script):
     assert api.complete(max_tokens=1).status == 200
 
 
+def test_under_memory_pressure_new_requests_are_refused_by_name(start_api, script):
+    """503 with ASD-R18 and Retry-After for what is new, on /readyz too; what runs goes on, and the end of it is the end."""
+    api = start_api()
+    engine = api.attach_engine(lambda _: script(api.ids("hello hello "), held=True))
+    api.wait_ready()
+    running = threading.Thread(target=lambda: answers.append(api.complete(max_tokens=2)))
+    answers = []
+    running.start()
+    engine.wait(lambda: bool(engine.running_ids))
+    api.send(EngineState(ready=True, text="serving", pressure="12 MB of 4096 MB host memory are left"))
+    deadline = time.monotonic() + 15
+    while (ready := api.request("GET", "/readyz")).status == 200:
+        assert time.monotonic() < deadline
+    refused = api.complete(max_tokens=1)
+    engine.release.set()
+    running.join(20)
+    api.send(EngineState(ready=True, text="serving"))
+    while api.request("GET", "/readyz").status != 200:
+        assert time.monotonic() < deadline
+
+    assert (ready.status, refused.status) == (503, 503)
+    assert refused.headers["retry-after"] == "10"
+    assert refused.error["message"] == "no new requests are taken: 12 MB of 4096 MB host memory are left"
+    assert answers[0].status == 200
+    assert api.complete(max_tokens=1).status == 200
+
+
 # --- self-test -------------------------------------------------------------------------------------------------------
 
 

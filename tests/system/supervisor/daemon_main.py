@@ -2,6 +2,7 @@
 A supervisor with fake children: daemon_main.py CONFIG_FILE OPTIONS, options as JSON.
 
 plan: see fake_role.py. deadlines, timing: fields to replace, so that hangs take no minutes. reading: see FileProbe.
+host: the folder of a /proc in which memory is looked at.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from ascendd.config.load import load_file
 from ascendd.errors import AscenddError
+from ascendd.host.files import HostFiles
 from ascendd.host.systemd import Notifier, watchdog_interval_s
 from ascendd.ipc.messages import Role
 from ascendd.supervisor.health import Deadlines
@@ -78,6 +80,7 @@ def short(config, specs, options) -> int:
             watchdog_s=watchdog_interval_s(),
             deadlines=dataclasses.replace(Deadlines(), **options.get("deadlines", {})),
             timing=dataclasses.replace(Timing(), **options.get("timing", {})),
+            files=HostFiles(options["host"]) if "host" in options else None,
             probe=FileProbe(Path(options["reading"])) if "reading" in options else None,
         )
         return asyncio.run(supervisor.run()).exit_code

@@ -129,7 +129,7 @@ class FakeRole:
             connection, _ = listener.accept()
             with connection:
                 state = {"ready": self._state.ready, "text": self._state.text, "retry": self._state.retry_after_s}
-                state |= {"held": self._held, "config": self._config}
+                state |= {"held": self._held, "config": self._config, "pressure": self._state.pressure}
                 state |= {"degraded": self._state.degraded, "episode": self._state.episode}
                 connection.sendall(
                     json.dumps({**state, "pid": os.getpid(), "draining": self._draining}).encode() + b"\n"

@@ -17,6 +17,27 @@ pytestmark = pytest.mark.system
 FAST = "recovery: {backoff_min_s: 0.1, backoff_max_s: 0.5}"
 
 
+def test_a_host_without_memory_takes_no_new_work(start, eventually, tmp_path):
+    """While tasks stand still for memory the API is told to refuse, and everybody why; what runs goes on."""
+    (tmp_path / "proc" / "pressure").mkdir(parents=True)
+    stall = tmp_path / "proc" / "pressure" / "memory"
+    stall.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
+    daemon = start(timing={"tick_s": 0.1, "pressure_s": 0.1}, host=str(tmp_path)).wait_ready()
+
+    before = daemon.ask()
+    stall.write_text(
+        "some avg10=61.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=34.50 avg60=0.00 avg300=0.00 total=0\n"
+    )
+    during = eventually(lambda: (answer := daemon.ask())["pressure"] and answer, detail=daemon.log_text)
+
+    assert before["pressure"] == ""
+    assert during["pressure"] == "all tasks stood still for memory for 34 % of the last 10 s"
+    assert during["ready"] is True
+    eventually(lambda: daemon.statuses[-1].endswith(f"; no new requests: {during['pressure']}"))
+    (line,) = daemon.events("supervisor.memory_pressure")
+    assert line["level"] == "error"
+
+
 def test_ready_comes_after_the_self_test(start, eventually):
     """While the engine loads, the status and the API tell how far; READY=1 comes only after a token came back."""
     daemon = start(engine=[{"load_s": 2.5}])

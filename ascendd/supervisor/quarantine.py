@@ -1,0 +1,107 @@
+"""
+Quarantine: which chips are left out because their fault repeats, and whether the instance can do without them. Pure.
+
+A fault of a chip is counted where the engine named its rank. From the second one within the window on, the chip is left
+out: with `recovery.allow_smaller_parallel` the instance comes back with a tensor parallel size that the model allows
+and that the other chips suffice for, degraded; without it, or where none is left, the instance fails with the fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ascendd.config.model_facts import read_model_facts
+from ascendd.config.schema import InstanceConfig
+from ascendd.errors import AscenddError
+from ascendd.ipc.messages import Fault
+from ascendd.supervisor.restart import FailureWindow
+
+# One fault may be an accident; a restart of the group is what it gets.
+MAX_FAULTS = 1
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The chips of an instance by rank: `tp_size` x `pp_size` of them."""
+
+    tp_size: int
+    pp_size: int
+    devices: tuple[int, ...]
+    left_out: tuple[int, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """A clause for people."""
+        used, unused = (", ".join(map(str, devices)) for devices in (self.devices, self.left_out))
+        return f"tensor parallel size {self.tp_size} on devices {used}, since device {unused} failed repeatedly"
+
+
+class Quarantine:
+    """Remembers the faults of each chip within `window_s` seconds, and the chips that are left out for good."""
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._faults: dict[int, FailureWindow] = {}
+        self.devices: frozenset[int] = frozenset()
+
+    def add(self, device: int, now_s: float) -> bool:
+        """Count a fault of `device` at `now_s` (monotonic seconds); return whether it is left out from now on."""
+        count = self._faults.setdefault(device, FailureWindow(self._window_s)).add(now_s)
+        if count > MAX_FAULTS:
+            self.devices |= {device}
+        return device in self.devices
+
+    def placement(self, now: Placement, valid_tp_sizes: Sequence[int]) -> Placement | None:
+        """
+        Return where the instance can go on without the chips that are left out, None where it cannot.
+
+        The largest of `valid_tp_sizes` (those that divide the model's heads) below the present one that the healthy
+        chips of `now` suffice for; the pipeline size stays, since it decides which layers are on which rank.
+        """
+        healthy = [device for device in now.devices if device not in self.devices]
+        for tp_size in sorted(valid_tp_sizes, reverse=True):
+            num_devices = tp_size * now.pp_size
+            if tp_size < now.tp_size and num_devices <= len(healthy):
+                return Placement(tp_size, now.pp_size, tuple(healthy[:num_devices]), tuple(sorted(self.devices)))
+        return None
+
+
+class Chips:
+    """The chips of an instance that may go on without some of them."""
+
+    def __init__(self, placement: Placement, window_s: float, is_valid_tp: Callable[[int], bool]) -> None:
+        self.placement = placement
+        self._quarantine = Quarantine(window_s)
+        self._is_valid_tp = is_valid_tp
+
+    @classmethod
+    def of(cls, config: InstanceConfig) -> Chips:
+        """Return the chips that `config` names; the model says once it is asked which sizes it has."""
+        parallel = config.parallel
+        tp_size, pp_size = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
+        # Ascending, as the engine gets them: rank n has the n-th.
+        devices = sorted(parallel.devices if parallel.devices is not None else range(tp_size * pp_size))
+
+        def is_valid_tp(size: int) -> bool:
+            try:
+                read_model_facts(Path(config.model.path)).check_tensor_parallel(size)
+            except AscenddError:
+                return False
+            return True
+
+        return cls(Placement(tp_size, pp_size, tuple(devices)), config.recovery.window_s, is_valid_tp)
+
+    def on_fault(self, fault: Fault | None, now_s: float) -> Placement | None:
+        """Take a device's fault; return the placement to go on with where its chip is left out and one is left."""
+        rank = None if fault is None else fault.facts.get("rank", 0 if len(self.placement.devices) == 1 else None)
+        if not isinstance(rank, int) or not 0 <= rank < len(self.placement.devices):
+            return None
+        if not self._quarantine.add(self.placement.devices[rank], now_s):
+            return None
+        sizes = [size for size in range(1, self.placement.tp_size) if self._is_valid_tp(size)]
+        placement = self._quarantine.placement(self.placement, sizes)
+        if placement is not None:
+            self.placement = placement
+        return placement
