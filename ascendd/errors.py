@@ -17,7 +17,7 @@ The error tree of the product, stdlib only.
     |- IpcError           PeerClosed . FrameTooLarge . ProtocolMismatch                 exit 70
     `- RequestError       InvalidRequest 400 . ContextLengthExceeded 400
                           . RequestNeverFits 400
-                          . AuthenticationFailed 401 . ActionForbidden 403
+                          . AuthenticationFailed 401 . ActionForbidden 403 . KeyLimitReached 429
                           . ModelUnknown 404
                           . RouteUnknown 404 . MethodNotAllowed 405
                           . BodyTooLarge 413 . QueueFull 429 . RequestAborted 499
@@ -38,6 +38,7 @@ from typing import Iterator, Type
 from ascendd.error_root import AscenddError as AscenddError, ExitCode as ExitCode
 from ascendd.request_errors import (
     ActionForbidden as ActionForbidden,
+    KeyLimitReached as KeyLimitReached,
     AuthenticationFailed as AuthenticationFailed,
     BodyTooLarge as BodyTooLarge,
     ContextLengthExceeded as ContextLengthExceeded,

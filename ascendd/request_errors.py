@@ -108,6 +108,17 @@ class QueueFull(RequestError):
     default_remedy = "Retry after the time in Retry-After."
 
 
+class KeyLimitReached(RequestError):
+    """The key has as many requests in work, or has used as many tokens in a minute, as its line in the file allows."""
+
+    code = "ASD-R17"
+    http_status = 429
+    error_type = "rate_limit_error"
+    retryable = True
+    retry_after_s = 1
+    default_remedy = "Retry after the time in Retry-After, or have the key's limits raised."
+
+
 class RequestAborted(RequestError):
     """The client went away or the request was cancelled."""
 

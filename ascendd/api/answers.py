@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 from msgspec import UNSET
 
+from ascendd.api.chat_pieces import ChatPiece, ChatPieces
 from ascendd.api.generation import Delta, Generation, WholeText
 from ascendd.api.logprobs import LogprobReport, joined
 from ascendd.api.protocol import (
@@ -19,8 +21,12 @@ from ascendd.api.protocol import (
     ChatDelta,
     ChatMessage,
     CompletionChoice,
+    FunctionCall,
+    ToolCall,
     Usage,
 )
+
+_PLAIN = partial(ChatPieces, None, splits=False, open_=False)
 
 
 class AnswerForm(ABC):
@@ -126,28 +132,78 @@ class ChatForm(AnswerForm):
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
+    def __init__(
+        self,
+        model: str,
+        report: LogprobReport,
+        *,
+        include_usage: bool = False,
+        reading: Callable[[], ChatPieces] = _PLAIN,
+    ) -> None:
+        super().__init__(model, report, include_usage=include_usage)
+        self._reading = reading
+        self._readers: dict[int, ChatPieces] = {}
+
     def opening(self, _generation: Generation, choice: int) -> list[Answer]:
         """Return the role; later deltas do not repeat it."""
+        self._readers[choice] = self._reading()
         return [self._chunk([ChatChunkChoice(choice, ChatDelta(role="assistant", content=""))])]
 
     def pieces(self, delta: Delta) -> list[Answer]:
-        """Return the text, then the finish reason with an empty delta."""
-        chunks = []
-        if delta.text or delta.entries:
-            logprobs = self._report.chat(delta.entries)
-            chunks.append(self._chunk([ChatChunkChoice(delta.choice, ChatDelta(content=delta.text), logprobs)]))
+        """Return the text and calls, then the finish reason with an empty delta."""
+        reader = self._readers[delta.choice]
+        found = [_delta(piece) for piece in reader.push(delta.text, is_last=delta.finish_reason is not None)]
+        if not found and delta.entries:
+            found = [ChatDelta(content="")]
+        choices = [ChatChunkChoice(delta.choice, item) for item in found]
+        if choices:
+            choices[0].logprobs = self._report.chat(delta.entries)
         if delta.finish_reason is not None:
-            chunks.append(self._chunk([ChatChunkChoice(delta.choice, ChatDelta(), finish_reason=delta.finish_reason)]))
-        return chunks
+            reason = _reason(delta.finish_reason, reader)
+            choices.append(ChatChunkChoice(delta.choice, ChatDelta(), finish_reason=reason))
+        return [self._chunk([choice]) for choice in choices]
 
     def whole(self, generation: Generation, texts: Sequence[WholeText]) -> Answer:
         """Return one choice per text; the one prompt is told beside them."""
-        choices = [
-            ChatChoice(index, ChatMessage(whole.text), self._report.chat(whole.entries), whole.finish_reason)
-            for index, whole in enumerate(texts)
-        ]
+        choices = []
+        for index, whole in enumerate(texts):
+            reader = self._reading()
+            message = _message(reader.push(whole.text, is_last=True))
+            reason = None if whole.finish_reason is None else _reason(whole.finish_reason, reader)
+            choices.append(ChatChoice(index, message, self._report.chat(whole.entries), reason))
         answer = self._whole(choices, generation.usage)
         prompt_logprobs = self._report.prompt(generation.prompts[0], generation.prompt_logprobs(0))
         if prompt_logprobs is not None:
             answer.prompt_logprobs = prompt_logprobs
         return answer
+
+
+def _reason(reason: str, reader: ChatPieces) -> str:
+    return "tool_calls" if reason == "stop" and reader.num_calls else reason
+
+
+def _delta(piece: ChatPiece) -> ChatDelta:
+    if piece.reasoning:
+        return ChatDelta(reasoning_content=piece.reasoning)
+    call = piece.call
+    if call is None:
+        return ChatDelta(content=piece.content)
+    if call.id is None or call.name is None:
+        return ChatDelta(tool_calls=[ToolCall(FunctionCall(call.arguments), index=call.number)])
+    function = FunctionCall(call.arguments, call.name)
+    return ChatDelta(tool_calls=[ToolCall(function, call.id, "function", call.number)])
+
+
+def _message(pieces: Sequence[ChatPiece]) -> ChatMessage:
+    calls: list[ToolCall] = []
+    for call in (piece.call for piece in pieces if piece.call is not None):
+        if call.id is not None and call.name is not None:
+            calls.append(ToolCall(FunctionCall("", call.name), call.id, "function"))
+        calls[call.number].function.arguments += call.arguments
+    content = "".join(piece.content for piece in pieces)
+    reasoning = "".join(piece.reasoning for piece in pieces)
+    return ChatMessage(
+        content if content or not calls else None,
+        reasoning_content=reasoning or UNSET,
+        tool_calls=calls or UNSET,
+    )

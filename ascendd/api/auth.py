@@ -1,12 +1,11 @@
 """
-Who may ask: keys from the file that listen.api_key_file names, one a line, `#` starts a comment.
+Who may ask, and for what: keys from the file that listen.api_key_file names (config.credentials has its form).
 
 Only SHA-256 digests stay in memory, so no key can get into a log, a traceback or a core file's strings by our doing.
 """
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import secrets
 import stat
@@ -14,17 +13,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ascendd.config.key_file import read_keys
-from ascendd.errors import AuthenticationFailed
+from ascendd.config.credentials import Credential, digest_of
+from ascendd.config.key_file import read_credentials
+from ascendd.errors import ActionForbidden, AuthenticationFailed
 from ascendd.telemetry.log import get_logger
 
 # Open on purpose: probes of orchestrators carry no keys, and these answers carry no names.
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/health"})
+# What changes the instance; all other paths need the scope infer.
+ADMIN_PATHS = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
 
 
-def read_key_file(path: Path) -> list[str]:
-    """Return the keys of `path` (config.key_file.read_keys); others who may open it are told of in the log."""
-    keys = read_keys(path)
+def read_key_file(path: Path) -> list[Credential]:
+    """Return the keys of `path` (config.key_file.read_credentials); others who may open it are told of in the log."""
+    keys = read_credentials(path)
     mode = path.stat().st_mode
     if mode & stat.S_IRWXO:
         get_logger("api").warning(
@@ -36,8 +38,8 @@ def read_key_file(path: Path) -> list[str]:
 class Authenticator:
     """Decides from the Authorization header alone, before a byte of the body is read."""
 
-    def __init__(self, keys: list[str] | None) -> None:
-        self._digests = None if keys is None else [_digest(key) for key in keys]
+    def __init__(self, credentials: list[Credential] | None) -> None:
+        self._credentials = credentials
         self._one_time: bytes | None = None
 
     @classmethod
@@ -46,14 +48,14 @@ class Authenticator:
         return cls(None if path is None else read_key_file(Path(path)))
 
     def reload(self, path: str | None) -> None:
-        """Read the keys of `path` anew; the old ones stay where that raises (config.key_file.read_keys)."""
-        self._digests = None if path is None else [_digest(key) for key in read_key_file(Path(path))]
+        """Read the keys of `path` anew; the old ones stay where that raises (config.key_file.read_credentials)."""
+        self._credentials = None if path is None else read_key_file(Path(path))
 
     @contextmanager
     def one_time_key(self) -> Iterator[str]:
         """Yield a key that is accepted, and recognised by `is_self_test`, until the block is left."""
         key = secrets.token_urlsafe(32)
-        self._one_time = _digest(key)
+        self._one_time = digest_of(key)
         try:
             yield key
         finally:
@@ -62,29 +64,37 @@ class Authenticator:
     def is_self_test(self, header: str | None) -> bool:
         """Whether `header` carries the one-time key of this process."""
         key = _bearer(header)
-        return key is not None and self._one_time is not None and hmac.compare_digest(_digest(key), self._one_time)
+        return key is not None and self._one_time is not None and hmac.compare_digest(digest_of(key), self._one_time)
 
-    def check(self, path: str, header: str | None) -> None:
-        """Raise AuthenticationFailed unless `path` is open or `header` carries a key. Unknown paths need one, too."""
-        if self._digests is None or path in OPEN_PATHS or self.is_self_test(header):
-            return
+    def check(self, path: str, header: str | None) -> Credential | None:
+        """
+        Return whose key `header` carries; None where nobody is asked for one. Unknown paths need one, too.
+
+        Raises AuthenticationFailed, or ActionForbidden for a key without the scope that `path` needs.
+        """
+        if self._credentials is None or path in OPEN_PATHS or self.is_self_test(header):
+            return None
         key = _bearer(header)
         if key is None:
             raise AuthenticationFailed(
                 "no API key; send `Authorization: Bearer KEY`", openai_code="invalid_api_key", reason="missing"
             )
-        digest = _digest(key)
+        digest = digest_of(key)
         # All digests are compared, so the time tells nothing of which one came close.
-        matches = [hmac.compare_digest(digest, known) for known in self._digests]
-        if not any(matches):
+        found = [known for known in self._credentials if hmac.compare_digest(digest, known.digest)]
+        if not found:
             raise AuthenticationFailed("this API key is not known", openai_code="invalid_api_key", reason="wrong")
+        scope = "admin" if path in ADMIN_PATHS else "infer"
+        if scope not in found[0].scopes:
+            raise ActionForbidden(
+                f"this API key has no scope `{scope}`, which {path[:64]} needs",
+                remedy="Use a key that has the scope, or have one made with `ascendd key add`.",
+                openai_code="insufficient_scope",
+            )
+        return found[0]
 
 
 def _bearer(header: str | None) -> str | None:
     scheme, _, key = (header or "").strip().partition(" ")
     key = key.strip()
     return key if scheme.lower() == "bearer" and key else None
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

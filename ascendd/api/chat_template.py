@@ -19,6 +19,7 @@ import jinja2.nodes
 import jinja2.parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from ascendd.api.tool_calls import find_format
 from ascendd.errors import InvalidRequest, WeightsCorrupt
 
 # A caller who could set these would replace what was checked, or get something else than text.
@@ -39,6 +40,9 @@ class ChatTemplate:
         self._special_texts = dict(special_texts)
         self._template: jinja2.Template | None = None
         self.problem: str | None = None
+        self.source = source or ""
+        self.tool_format = find_format(self.source)
+        self.has_reasoning = "</think>" in self.source or "<think>" in self.source
         if source is None:
             self.problem = "this model has no chat template, use /v1/completions"
             return
@@ -59,7 +63,12 @@ class ChatTemplate:
         return cls(_default_of(config.get("chat_template")), special_texts)
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, extra: Mapping[str, Any]
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool,
+        extra: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> str:
         """Return the prompt text. Raises InvalidRequest with the template's own words when it refuses."""
         if self._template is None:
@@ -70,7 +79,7 @@ class ChatTemplate:
                     **self._special_texts,
                     **extra,
                     "messages": messages,
-                    "tools": None,
+                    "tools": tools,
                     "documents": None,
                     "add_generation_prompt": add_generation_prompt,
                 }

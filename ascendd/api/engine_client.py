@@ -165,7 +165,11 @@ class OutputStream:
         self._orders = []
 
     def _expire(self) -> None:
-        self.fail(DeadlineExceeded("the request was not finished within admission.request_timeout_s"))
+        self.fail(
+            DeadlineExceeded(
+                "the request was not finished within admission.request_timeout_s, or X-Request-Timeout if shorter"
+            )
+        )
 
 
 def _nothing() -> None:

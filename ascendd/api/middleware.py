@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 
 from aiohttp import web
 
 from ascendd.api.errors import as_request_error, error_response
 from ascendd.api.service import SERVICE, ApiService, RequestRecord, log_defect
-from ascendd.errors import RequestAborted
+from ascendd.errors import InvalidRequest, RequestAborted
 from ascendd.telemetry.log import get_logger
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 # A label for logs: short, printable, nothing that could break a line or a header.
 _LABEL = re.compile(r"[\x21-\x7e]{1,128}")
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _CLIENT_GONE = 499
 _PROBES = frozenset({"/livez", "/readyz", "/health"})
 
@@ -35,9 +38,11 @@ async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
     status = _CLIENT_GONE
     try:
         authorization = request.headers.get("Authorization")
-        service.authenticator.check(request.path, authorization)
+        record.credential = service.authenticator.check(request.path, authorization)
         record.is_self_test = service.authenticator.is_self_test(authorization)
-        response = await handler(request)
+        record.timeout_s = _timeout_s(request.headers.get("X-Request-Timeout"))
+        with nullcontext() if record.credential is None else service.key_limits.place(record.credential):
+            response = await handler(request)
         status = response.status
     except ConnectionError:
         # The client reset the connection while we wrote; nobody is left to answer.
@@ -58,6 +63,17 @@ async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
     if not response.prepared:
         response.headers["X-Request-Id"] = record.request_id
     return response
+
+
+def _timeout_s(text: str | None) -> float:
+    """Return the seconds of X-Request-Timeout. Raises InvalidRequest."""
+    if text is None:
+        return math.inf
+    if not _SECONDS.fullmatch(text.strip()) or float(text) <= 0:
+        raise InvalidRequest(
+            f"`X-Request-Timeout` is {text[:32]!r}; it must be seconds, such as 30 or 2.5", param="X-Request-Timeout"
+        )
+    return float(text)
 
 
 def _route(request: web.Request) -> str:
@@ -90,6 +106,8 @@ def _account(service: ApiService, request: web.Request, record: RequestRecord, s
         metrics.observe("ascendd_request_prompt_tokens", usage.prompt_tokens)
         metrics.observe("ascendd_request_generation_tokens", usage.completion_tokens)
         metrics.observe("ascendd_request_choices", generation.num_choices)
+        if record.credential is not None:
+            service.key_limits.charge(record.credential, usage.total_tokens)
         fields = {
             "finish_reason": reason,
             "prompt_tokens": usage.prompt_tokens,
@@ -98,6 +116,8 @@ def _account(service: ApiService, request: web.Request, record: RequestRecord, s
         }
         if generation.first_token_s is not None:
             fields["first_token_s"] = round(generation.first_token_s, 4)
+    if record.credential is not None:
+        fields["key"] = record.credential.name
     if record.error_code is not None:
         fields["code"] = record.error_code
     if record.note is not None:

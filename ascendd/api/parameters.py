@@ -32,8 +32,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "typical_p": (1,),
     "suffix": ("",),
     "use_beam_search": (False,),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "guided_grammar": (),

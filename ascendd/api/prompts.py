@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,7 +85,12 @@ def read_prompts(value: Any, vocab_size: int) -> list[str] | list[list[int]]:
     return [_checked_ids(value, vocab_size)]
 
 
-async def chat_prompt(request: ChatRequest, tokenizer: ModelTokenizer, template: ChatTemplate) -> Prompt:
+async def chat_prompt(
+    request: ChatRequest,
+    tokenizer: ModelTokenizer,
+    template: ChatTemplate,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+) -> Prompt:
     """Return the messages as one prompt, with no special tokens but the template's own. Raises InvalidRequest."""
     messages = read_messages(request.messages)
     extra = request.chat_template_kwargs or {}
@@ -94,7 +99,9 @@ async def chat_prompt(request: ChatRequest, tokenizer: ModelTokenizer, template:
         raise InvalidRequest(f"`chat_template_kwargs` must not set {', '.join(reserved)}", param="chat_template_kwargs")
 
     def encode() -> Prompt:
-        text = template.render(messages, add_generation_prompt=request.add_generation_prompt is not False, extra=extra)
+        text = template.render(
+            messages, add_generation_prompt=request.add_generation_prompt is not False, extra=extra, tools=tools
+        )
         return Prompt(tokenizer.encode(text, add_special_tokens=request.add_special_tokens is True), text)
 
     num_chars = sum(len(message.get("content") or "") for message in messages)

@@ -78,6 +78,9 @@ class ChatRequest(SamplingFields, kw_only=True):
     max_completion_tokens: int | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
 
@@ -199,11 +202,29 @@ class CompletionChoice(msgspec.Struct):
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
-class ChatMessage(msgspec.Struct):
-    """The assistant's answer."""
+class FunctionCall(msgspec.Struct):
+    """A function's name and its arguments as JSON text; of a stream, a piece of it."""
 
-    content: str
+    arguments: str
+    name: str | UnsetType = UNSET
+
+
+class ToolCall(msgspec.Struct):
+    """A call, whole or a piece of it; pieces have an index, and only the first of a call has id and type."""
+
+    function: FunctionCall
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+    index: int | UnsetType = UNSET
+
+
+class ChatMessage(msgspec.Struct):
+    """The assistant's answer; `content` is null where it is calls alone."""
+
+    content: str | None
     role: str = "assistant"
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatDelta(msgspec.Struct):
@@ -211,6 +232,8 @@ class ChatDelta(msgspec.Struct):
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct):

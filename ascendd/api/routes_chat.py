@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 from aiohttp import web
 
 from ascendd.api.answers import ChatForm
 from ascendd.api.body import convert, decode_object
+from ascendd.api.chat_pieces import ChatPieces
 from ascendd.api.logit_fields import read_logprobs
 from ascendd.api.logprobs import LogprobReport
 from ascendd.api.parameters import read_spec, refuse_unsupported
 from ascendd.api.prompts import chat_prompt
 from ascendd.api.protocol import ChatRequest
 from ascendd.api.service import SERVICE
+from ascendd.api.tools import read_tools
 from ascendd.errors import InvalidRequest
 
 
@@ -45,13 +50,29 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
         max_tokens_field="max_completion_tokens" if newer else "max_tokens",
         logprobs=logprobs,
     )
+    tools = read_tools(body, service.template)
+    if tools is not None:
+        # Marks of calls are special tokens of some tokenizers.
+        spec = replace(spec, skip_special_tokens=False)
+        if tools.grammar is not None:
+            if spec.grammar is not None:
+                raise InvalidRequest("`tool_choice` asks for a call; then the answer can have no other form",
+                                     param="tool_choice")  # fmt: skip
+            spec = replace(spec, grammar=tools.grammar)
     with service.admission.place(spec.best_of):
-        prompt = await chat_prompt(body, service.tokenizer, service.template)
+        prompt = await chat_prompt(body, service.tokenizer, service.template, None if tools is None else tools.shown)
         num_tokens = [spec.num_tokens_for(len(prompt.token_ids), bounds.max_model_len, "messages")]
         options = body.stream_options
         form = ChatForm(
             model,
             LogprobReport(logprobs, service.tokenizer.token_bytes),
             include_usage=options is not None and bool(options.include_usage),
+            reading=partial(
+                ChatPieces,
+                tools,
+                # A grammar holds from the first token on, so there is no reasoning before its text.
+                splits=service.template.has_reasoning and spec.grammar is None,
+                open_=prompt.text.rstrip().endswith("<think>"),
+            ),
         )
         return await service.answer(request, form, [prompt], spec, num_tokens, stream=bool(body.stream))

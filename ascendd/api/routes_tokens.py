@@ -12,6 +12,7 @@ from ascendd.api.prompts import chat_prompt, read_prompts
 from ascendd.api.protocol import ChatRequest, DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 from ascendd.api.ranges import check_token_id
 from ascendd.api.service import SERVICE
+from ascendd.api.tools import read_tools
 from ascendd.errors import InvalidRequest
 
 
@@ -27,7 +28,9 @@ async def tokenize(request: web.Request) -> web.Response:
         raise InvalidRequest("exactly one of `prompt` and `messages` is to be given", param="prompt")
     if body.prompt is None:
         chat = convert(raw, ChatRequest)
-        token_ids = (await chat_prompt(chat, service.tokenizer, service.template)).token_ids
+        tools = read_tools(chat, service.template)
+        shown = None if tools is None else tools.shown
+        token_ids = (await chat_prompt(chat, service.tokenizer, service.template, shown)).token_ids
     else:
         text = read_prompts(body.prompt, bounds.vocab_size)[0]
         assert isinstance(text, str)

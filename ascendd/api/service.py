@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,10 +22,12 @@ from ascendd.api.chat_template import ChatTemplate
 from ascendd.api.engine_client import EngineClient
 from ascendd.api.errors import as_request_error, error_json
 from ascendd.api.generation import Generation
+from ascendd.api.key_limits import KeyLimits
 from ascendd.api.parameters import UNSUPPORTED, GenerationSpec
 from ascendd.api.prompts import Prompt
 from ascendd.api.sse import EventStream
 from ascendd.api.tokenizer import ModelTokenizer
+from ascendd.config.credentials import Credential
 from ascendd.config.quantity import parse_bytes
 from ascendd.config.schema import InstanceConfig
 from ascendd.errors import AscenddError, BodyTooLarge, DeadlineExceeded, InvalidRequest, ModelUnknown
@@ -46,6 +49,9 @@ class RequestRecord:
     request_id: str
     received_at: float = field(default_factory=time.monotonic)
     is_self_test: bool = False
+    credential: Credential | None = None
+    # Seconds that X-Request-Timeout leaves; infinite without.
+    timeout_s: float = math.inf
     generation: Generation | None = None
     error_code: str | None = None
     note: str | None = None
@@ -67,6 +73,7 @@ class ApiService:
         self.model_name = served_name(config)
         self.started_unix_s = int(time.time())
         self.max_body_bytes = parse_bytes(config.listen.max_body_bytes)
+        self.key_limits = KeyLimits()
         self.tokenizer = tokenizer
         self.template = template
         self.authenticator = authenticator
@@ -115,8 +122,12 @@ class ApiService:
         """
         record = record_of(request)
         if not record.is_self_test:
-            await self.admission.wait_ready(record.received_at + self.config.admission.request_timeout_s)
+            await self.admission.wait_ready(self.deadline(record))
         return self.engine.bounds()
+
+    def deadline(self, record: RequestRecord) -> float:
+        """Return the loop time at which the request fails: the client's own limit or the instance's."""
+        return record.received_at + min(record.timeout_s, self.config.admission.request_timeout_s)
 
     async def read_body(self, request: web.Request) -> bytes:
         """Return the body. Raises BodyTooLarge, or DeadlineExceeded for a client that does not send it."""
@@ -180,7 +191,7 @@ class ApiService:
         The caller holds a place; leaving in any way aborts what still runs.
         """
         record = record_of(request)
-        deadline = record.received_at + self.config.admission.request_timeout_s
+        deadline = self.deadline(record)
         generation = Generation(
             prompts,
             spec,

@@ -35,6 +35,7 @@ VERBS = (
     "plan",
     "config",
     "instance",
+    "key",
     "release",
 )
 

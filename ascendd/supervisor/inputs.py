@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ascendd.config.key_file import read_keys
+from ascendd.config.key_file import read_credentials
 from ascendd.config.schema import AdapterEntry, InstanceConfig
 from ascendd.errors import AdapterInvalid, PermissionMissing
 
@@ -22,7 +22,7 @@ def check_inputs(config: InstanceConfig) -> None:
     AdapterInvalid for a folder that holds no adapter. Whether an adapter fits the model is for the engine to say.
     """
     if config.listen.api_key_file is not None:
-        read_keys(Path(config.listen.api_key_file))
+        read_credentials(Path(config.listen.api_key_file))
     for adapter in config.model.adapters:
         _check_adapter(adapter)
 

@@ -129,8 +129,9 @@ def test_b81_b82_bad_schema_fails_its_request_alone(client: openai.OpenAI, schem
 
 def test_b84_json_object_cut_off(client: openai.OpenAI) -> None:
     """B84: an object that max_tokens cuts off ends with `length`, which is no error."""
+    quotes = {str(token_id): 100 for token_id in client_ids(client, '"')}
     answer = client.chat.completions.create(
-        model="tiny", messages=MESSAGES, max_tokens=3, response_format={"type": "json_object"}
+        model="tiny", messages=MESSAGES, max_tokens=3, response_format={"type": "json_object"}, logit_bias=quotes
     )
 
     assert answer.choices[0].finish_reason == "length"
@@ -154,3 +155,59 @@ def client_ids(client: openai.OpenAI, text: str) -> list[int]:
     with urllib.request.urlopen(request, timeout=30) as response:
         ids: list[int] = json.load(response)["tokens"]
     return ids
+
+
+def sub_tool(name: str = "sub") -> Any:
+    parameters = {
+        "type": "object",
+        "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 99}},
+        "required": ["a"],
+    }
+    return {"type": "function", "function": {"name": name, "parameters": parameters, "description": "takes away"}}
+
+
+def calls_of(chunks: list[Any]) -> list[tuple[str, str]]:
+    """Names and joined arguments of a stream's calls; each begins with id, type and name, and goes on with arguments."""
+    calls: list[list[str]] = []
+    for chunk in chunks:
+        for piece in chunk.choices[0].delta.tool_calls or []:
+            if piece.index == len(calls):
+                assert piece.id
+                assert piece.type == "function"
+                calls.append([piece.function.name, piece.function.arguments])
+            else:
+                assert (piece.id, piece.type, piece.function.name) == (None, None, None)
+                calls[piece.index][1] += piece.function.arguments
+    return [(name, arguments) for name, arguments in calls]
+
+
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "sub"}}], ids=["required", "named"]
+)
+def test_b89_tool_choice_required(client: openai.OpenAI, choice: Any) -> None:
+    """B89: a call that is required is one, its arguments are JSON of the schema, and the stream is the same."""
+    body = {
+        "tools": [sub_tool(), sub_tool("add")],
+        "tool_choice": choice,
+        "parallel_tool_calls": False,
+        "temperature": 1,
+    }
+    whole = ask(client, **body).choices[0]
+    chunks = list(ask(client, **body, stream=True))
+    call = whole.message.tool_calls[0].function
+
+    assert whole.finish_reason == "tool_calls"
+    assert whole.message.content is None
+    assert call.name in (("sub", "add") if choice == "required" else ("sub",))
+    assert 0 <= json.loads(call.arguments)["a"] <= 99
+    assert calls_of(chunks) == [(call.name, call.arguments)]
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices[0].finish_reason] == ["tool_calls"]
+
+
+def test_tools_reach_the_template(client: openai.OpenAI) -> None:
+    """Tools are told to the model, unless `tool_choice` is none."""
+    prompts = [ask(client, **body).usage.prompt_tokens for body in (
+        {}, {"tools": [sub_tool()], "tool_choice": "none"}, {"tools": [sub_tool()]},
+    )]  # fmt: skip
+
+    assert prompts[0] == prompts[1] < prompts[2]

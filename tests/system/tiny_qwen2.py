@@ -50,7 +50,8 @@ def write(folder: Path, seed: int = 7) -> Path:
             {
                 "tokenizer_class": "PreTrainedTokenizerFast",
                 "eos_token": "<|end|>",
-                "chat_template": "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant: ",
+                "chat_template": "{% for tool in tools or [] %}<tool_call> may call {{ tool.function.name }}\n{% endfor %}"
+                "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant: ",
             }
         )
     )

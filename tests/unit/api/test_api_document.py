@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ascendd.api import logit_fields, logprobs, parameters, prompts, sse, structured_output
+from ascendd.api import logit_fields, logprobs, parameters, prompts, sse, structured_output, tools
 from ascendd.api.auth import OPEN_PATHS
 from ascendd.api.engine_client import MAX_QUEUED_TOKENS
 from ascendd.api.routes_completions import DEFAULT_MAX_TOKENS
@@ -44,6 +44,7 @@ def test_every_unsupported_field_is_listed(text: str) -> None:
         f"`top_logprobs` 0 to {logit_fields.MAX_LOGPROBS}",
         f"`-inf` is written as {logprobs.LEAST_LOGPROB}",
         f"more than {structured_output.MAX_REFERENCES} different definitions",
+        f"At most {tools.MAX_TOOLS} tools are taken",
         f"completions get {DEFAULT_MAX_TOKENS} tokens",
         f"overtaken by at most {MAX_OVERTAKES} of the others",
         f"after {sse.STALL_TIMEOUT_S:g} s, or once {MAX_QUEUED_TOKENS} of its tokens wait",

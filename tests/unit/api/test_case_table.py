@@ -92,6 +92,8 @@ CASES = {
     "B85": [f"{CHAT}::test_b85_b86_template_refuses"],
     "B86": [f"{CHAT}::test_b85_b86_template_refuses", f"{CHAT}::test_b86_no_template"],
     "B88": [f"{CHAT}::test_b88_one_bos"],
+    "B89": [f"{STRUCTURED}::test_b89_tool_choice_required"],
+    "B90": ["unit/api/test_tool_calls.py::test_b90_cuts_make_no_difference"],
     "B92": [f"{INVARIANCES}::test_chunk_size_does_not_change_tokens"],
     "B93": [f"{LIFE}::test_b93_slow_readers_are_cut_off", f"{GENERATION}::test_tokens_nobody_takes_are_bounded"],
     "B94": [f"{LIFE}::test_b55_b56_client_leaves"],

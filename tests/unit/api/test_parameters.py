@@ -263,8 +263,7 @@ def test_echo_alone_may_have_no_tokens() -> None:
 @pytest.mark.parametrize(
     "raw",
     [
-        {"tools": [{"type": "function", "function": {"name": "sub"}}], "tool_choice": "required"},
-        {"tool_choice": "required"},
+        {"functions": [{"name": "sub"}]},
         {"suffix": "after"},
         {"use_beam_search": True},
         {"guided_grammar": "start: x"},
