@@ -1,0 +1,114 @@
+"""Keys over HTTP: scopes, limits, and the client's own time limit; tools and reasoning as a client sees them."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from pathlib import Path
+
+import pytest
+
+from ascendd.config.credentials import Credential, digest_of
+
+pytestmark = pytest.mark.system
+
+KEYS = {
+    "plain": Credential("plain", digest_of("plain"), frozenset({"infer"})),
+    "narrow": Credential("narrow", digest_of("narrow"), frozenset({"infer"}), max_concurrency=1),
+    "poor": Credential("poor", digest_of("poor"), frozenset({"infer"}), tokens_per_minute=10),
+    "admin": Credential("ops", digest_of("admin"), frozenset({"admin"})),
+}
+TEMPLATE = "{% if tools %}<tool_call>{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}<think>"
+
+
+@pytest.fixture(scope="module")
+def api(start_api, script, tmp_path_factory):
+    """A process with four keys and a template with tools and reasoning."""
+    path: Path = tmp_path_factory.mktemp("keys") / "keys"
+    path.write_text("".join(f"{item.line()}\n" for item in KEYS.values()), encoding="utf-8")
+    path.chmod(0o600)
+    api = start_api(listen={"api_key_file": str(path)}, tokenizer_config={"chat_template": TEMPLATE})
+    api.attach_engine(lambda _: script(api.ids("hello ")))
+    return api
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+def test_scopes(api):
+    """A key opens what its scopes say; the log names it, and holds no key."""
+    loading = {"lora_name": "x", "lora_path": "y"}
+
+    assert api.complete(bearer("plain")).status == 200
+    assert api.request("POST", "/v1/load_lora_adapter", loading, bearer("plain")).status == 403
+    assert api.request("POST", "/v1/load_lora_adapter", loading, bearer("admin")).error["code"] != "insufficient_scope"
+    assert api.complete(bearer("admin")).error["code"] == "insufficient_scope"
+    assert '"key":"plain"' in api.log.replace('": "', '":"') or "key=plain" in api.log
+
+
+def test_one_request_at_a_time(api, script):
+    """A second request of a key with max_concurrency 1 is 429 with Retry-After; other keys are served meanwhile."""
+    kept, api.engine.script = api.engine.script, lambda _: script(api.ids("hello "), step_s=0.05)
+    connection = http.client.HTTPConnection(api.host, api.port, timeout=30)
+    body = json.dumps({"model": "tiny", "prompt": "hi", "stream": True, "max_tokens": 100})
+    connection.request("POST", "/v1/completions", body, bearer("narrow"))
+    first = connection.getresponse()
+    second = api.complete(bearer("narrow"))
+    other = api.complete(bearer("plain"), max_tokens=1)
+    connection.close()
+    api.engine.script = kept
+
+    assert (first.status, second.status, other.status) == (200, 429, 200)
+    assert second.headers["retry-after"] == "1"
+    assert second.error["code"] == "rate_limit_exceeded"
+
+
+def test_tokens_per_minute(api):
+    """A key that has used its tokens of a minute is 429, and Retry-After says for how long."""
+    first = api.complete(bearer("poor"), max_tokens=16)
+    second = api.complete(bearer("poor"), max_tokens=1)
+
+    assert (first.status, second.status) == (200, 429)
+    assert 30 <= int(second.headers["retry-after"]) <= 120
+
+
+@pytest.mark.parametrize("value", ["soon", "0", "-1", "inf", "1e3"])
+def test_bad_time_limit_is_refused(api, value):
+    """X-Request-Timeout that is no number of seconds is 400."""
+    answer = api.complete({**bearer("plain"), "X-Request-Timeout": value})
+
+    assert answer.status == 400
+    assert answer.error["param"] == "X-Request-Timeout"
+
+
+def test_client_s_own_time_limit(api, script):
+    """A request that is not finished within X-Request-Timeout is 504, and its sequence is gone."""
+    kept, api.engine.script = api.engine.script, lambda _: script(api.ids("hello "), held=True)
+    answer = api.complete({**bearer("plain"), "X-Request-Timeout": "0.2"})
+    api.engine.wait(lambda: not api.engine.running_ids)
+    api.engine.script = kept
+
+    assert answer.status == 504
+
+
+def test_reasoning_and_a_call(api, script):
+    """Reasoning, content and a call of one answer are told apart, whole and streamed."""
+    text = 'why</think>\n\nWell. <tool_call>{"name": "sub", "arguments": {"a": 1}}</tool_call>'
+    kept, api.engine.script = api.engine.script, lambda _: script(api.ids(text), repeat=False)
+    tools = [{"type": "function", "function": {"name": "sub"}}]
+    whole = api.chat(bearer("plain"), tools=tools).json["choices"][0]
+    events = api.chat(bearer("plain"), tools=tools, stream=True).events
+    api.engine.script = kept
+    deltas = [event["choices"][0]["delta"] for event in events if event != "[DONE]"]
+    call = whole["message"]["tool_calls"][0]
+
+    assert whole["finish_reason"] == "tool_calls"
+    assert whole["message"]["reasoning_content"] == "why"
+    assert whole["message"]["content"] == "Well. "
+    assert call["function"] == {"name": "sub", "arguments": '{"a": 1}'}
+    assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "why"
+    assert "".join(delta.get("content", "") for delta in deltas) == "Well. "
+    pieces = [piece for delta in deltas for piece in delta.get("tool_calls", [])]
+    assert "".join(piece["function"]["arguments"] for piece in pieces) == '{"a": 1}'
+    assert events[-2]["choices"][0]["finish_reason"] == "tool_calls"
