@@ -7,6 +7,7 @@ import socket
 from aiohttp import hdrs, web
 
 from ascendd.api.middleware import observe
+from ascendd.api.openapi import show_document
 from ascendd.api.routes_adapters import load_adapter, unload_adapter
 from ascendd.api.routes_chat import create_chat_completion
 from ascendd.api.routes_completions import create_completion
@@ -35,6 +36,7 @@ def build_app(service: ApiService) -> web.Application:
     app.router.add_post("/detokenize", detokenize)
     app.router.add_get("/v1/models", list_models)
     app.router.add_get("/v1/models/{model:.+}", show_model)
+    app.router.add_get("/openapi.json", show_document)
     app.router.add_get("/livez", livez)
     app.router.add_get("/readyz", readyz)
     app.router.add_get("/health", readyz)
