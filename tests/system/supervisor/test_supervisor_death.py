@@ -187,7 +187,7 @@ def test_an_engine_without_memory_gets_a_smaller_cache_twice(start):
 
 
 def test_an_engine_waits_until_nobody_holds_its_device(start, eventually, tmp_path):
-    """No start while a process of the old engine is left: everybody is told who it is, and a free device starts it."""
+    """B70: no start while a process of the old engine is left: everybody is told who it is, and a free device starts it."""
     reading = tmp_path / "reading.json"
     daemon = start(extra=FAST, timing={}, reading=str(reading)).wait_ready()
     reading.write_text(json.dumps({"holders": ["python3 (pid 4711) on /dev/davinci0"]}))

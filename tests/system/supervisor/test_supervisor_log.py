@@ -41,7 +41,7 @@ def test_everything_goes_to_the_file(logging):
 
 
 def test_a_killed_log_writer_loses_nothing(logging, eventually):
-    """What is logged while the writer is down waits in the pipe; every line is whole JSON, in order, none missing."""
+    """B96: what is logged while the writer is down waits in the pipe; every line is whole JSON, in order, none missing."""
     daemon = logging().wait_ready()
 
     old = daemon.kill("logwriter")
@@ -57,7 +57,7 @@ def test_a_killed_log_writer_loses_nothing(logging, eventually):
 
 
 def test_sighup_opens_the_file_anew(logging, eventually):
-    """After logrotate moved the file, SIGHUP makes a new one of the same name."""
+    """B97: after logrotate moved the file, SIGHUP makes a new one of the same name."""
     daemon = logging().wait_ready()
     path = daemon.folder / "logs" / "a.log"
 

@@ -1,8 +1,4 @@
-"""
-Which test holds which known bug of OpenAI-compatible servers (case ids B01, B02, ...), as far as they are the API's and the engine's.
-
-Cases of the supervisor and the logs are held where those are tested.
-"""
+"""Which test holds which known bug of OpenAI-compatible servers (case ids B01, B02, ...); `python tests/case_results.py` runs them."""
 
 from __future__ import annotations
 
@@ -23,6 +19,7 @@ PARAMETERS, PROMPTS, GENERATION = (
 LOGPROBS, HTTP = "system/api/test_api_logprobs.py", "system/test_sampling_http.py"
 CHECK, INVARIANCES = "unit/engine/test_sequence_check.py", "engine/test_invariances.py"
 SCORES, PROCESSORS, SAMPLER = "engine/test_logprobs.py", "engine/test_logits_processors.py", "engine/test_sampler.py"
+ROTATION, LOGS = "unit/telemetry/test_rotating_log.py", "system/supervisor/test_supervisor_log.py"
 STRUCTURED = "system/test_structured_http.py"
 FIELDS = f"{REFUSALS}::test_bad_field_is_400_and_the_engine_lives"
 
@@ -73,12 +70,14 @@ CASES = {
     "B57": [f"{GENERATION}::test_late_events_are_ignored"],
     "B58": [f"{LIFE}::test_b58_storm_of_aborts_leaves_nothing"],
     "B60": [f"{LIFE}::test_b60_figures_of_requests", f"{GENERATION}::test_first_token_is_timed_once"],
+    "B61": ["unit/telemetry/test_merge.py::test_gauges_of_a_dead_child_vanish", "unit/telemetry/test_merge.py::test_no_counter_ever_goes_back"],
     "B62": [f"{LIFE}::test_b62_engine_death", f"{LIFE}::test_not_ready_until_the_engine_said_hello"],
     "B64": [f"{LIFE}::test_b64_b65_health_is_quick_under_load", f"{PROMPTS}::test_long_text_is_encoded_in_a_thread"],
     "B65": [f"{LIFE}::test_b64_b65_health_is_quick_under_load"],
     "B66": [f"{LIFE}::test_b66_b68_drain_lets_streams_finish", f"{LIFE}::test_drain_cuts_off_at_its_deadline"],
     "B68": [f"{LIFE}::test_b66_b68_drain_lets_streams_finish"],
     "B69": [f"{LIFE}::test_b69_end_of_the_supervisor_ends_the_process"],
+    "B70": ["system/supervisor/test_supervisor_death.py::test_an_engine_waits_until_nobody_holds_its_device"],
     "B72": [f"{REFUSALS}::test_b72_every_route_needs_the_key"],
     "B73": [f"{REFUSALS}::test_b73_b98_no_key_and_no_prompt_in_log_or_process", "unit/api/test_auth.py::test_key_is_not_kept"],
     "B74": [f"{REFUSALS}::test_b74_wrong_key", f"{REFUSALS}::test_b74_the_body_is_not_awaited"],
@@ -97,11 +96,14 @@ CASES = {
     "B92": [f"{INVARIANCES}::test_chunk_size_does_not_change_tokens"],
     "B93": [f"{LIFE}::test_b93_slow_readers_are_cut_off", f"{GENERATION}::test_tokens_nobody_takes_are_bounded"],
     "B94": [f"{LIFE}::test_b55_b56_client_leaves"],
+    "B96": [f"{ROTATION}::test_the_file_is_rotated_by_size", f"{LOGS}::test_a_killed_log_writer_loses_nothing"],
+    "B97": [f"{ROTATION}::test_an_external_logrotate_is_followed", f"{ROTATION}::test_a_file_emptied_in_place_counts_from_zero", f"{LOGS}::test_sighup_opens_the_file_anew"],
     "B98": [f"{REFUSALS}::test_b73_b98_no_key_and_no_prompt_in_log_or_process"],
     "B100": [FIELDS, f"{PARAMETERS}::test_value_out_of_range_is_named"],
     "B101": [f"{TEXT}::test_b101_batch_keeps_order", f"{TEXT}::test_b101_one_bad_prompt_fails_the_call_before_any_work"],
     "B102": [FIELDS, f"{CHAT}::test_b102_keywords_reach_the_template"],
     "B104": [f"{REFUSALS}::test_b104_models", "system/test_lora.py::test_b104_models_lists_base_and_adapters"],
+    "B105": [f"{LIFE}::test_b58_storm_of_aborts_leaves_nothing", "unit/engine/test_scheduler_load.py::test_a_pool_of_40_blocks_under_64_requests_with_aborts"],
 }  # fmt: skip
 
 

@@ -132,7 +132,7 @@ def test_any_load_ends_with_the_right_tokens(
 
 
 def test_a_pool_of_40_blocks_under_64_requests_with_aborts(scripted_runner, make_sequence) -> None:
-    """10,000 steps of waves of 64 random requests in 40 blocks: all end, and the accounts add up after each step."""
+    """B105: 10,000 steps of waves of 64 random requests, 40 blocks: all end, and the accounts add up after each step."""
     rng = random.Random(40)
     kv = KVCacheManager(40, BLOCK_SIZE)
     scheduler = Scheduler(kv, max_num_seqs=16, max_num_batched_tokens=48, decode_prefill_tokens=24)

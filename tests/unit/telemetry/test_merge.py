@@ -41,7 +41,7 @@ def test_histograms_add_bucket_by_bucket():
 
 
 def test_gauges_of_a_dead_child_vanish():
-    """Nobody can tell how many blocks an engine has that is gone."""
+    """B61: nobody can tell how many blocks an engine has that is gone."""
     accumulator = Accumulator()
     accumulator.update("engine", [Sample(BLOCKS, 10.0), Sample(STEPS, 1.0)])
 

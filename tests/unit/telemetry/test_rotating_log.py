@@ -15,7 +15,7 @@ from ascendd.telemetry.rotating_log import RotatingLog, check_log_file
 
 
 def test_the_file_is_rotated_by_size(tmp_path):
-    """No file grows beyond the limit, and as many old ones as asked for are kept, newest first."""
+    """B96: no file grows beyond the limit, and as many old ones as asked for are kept, newest first."""
     target = RotatingLog(tmp_path / "a.log", max_bytes=10, backups=2)
 
     for number in range(8):
@@ -143,7 +143,7 @@ def test_the_file_is_rotated_by_age(tmp_path):
 
 @pytest.mark.parametrize("external", ["move", "remove"])
 def test_an_external_logrotate_is_followed(tmp_path, monkeypatch, external):
-    """A file that was moved or removed without a signal is made again; what was moved keeps its lines."""
+    """B97: a file that was moved or removed without a signal is made again; what was moved keeps its lines."""
     monkeypatch.setattr(rotating_log, "_LOOK_S", 0.0)
     path = tmp_path / "a.log"
     target = RotatingLog(path, max_bytes=1000, backups=1)
@@ -160,7 +160,7 @@ def test_an_external_logrotate_is_followed(tmp_path, monkeypatch, external):
 
 
 def test_a_file_emptied_in_place_counts_from_zero(tmp_path, monkeypatch):
-    """After logrotate's copytruncate the size starts anew, so nothing is rotated too early."""
+    """B97: after logrotate's copytruncate the size starts anew, so nothing is rotated too early."""
     monkeypatch.setattr(rotating_log, "_LOOK_S", 0.0)
     path = tmp_path / "a.log"
     target = RotatingLog(path, max_bytes=10, backups=1)
