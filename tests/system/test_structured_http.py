@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 pytestmark = pytest.mark.system
 
 TINY_MODEL = Path(__file__).resolve().parent / "tiny_qwen2.py"
+CLIENTS = Path(__file__).resolve().parent / "clients"
 SCHEMA = {
     "type": "object",
     "properties": {"ok": {"type": "boolean"}, "kind": {"enum": ["a", "b"]}, "n": {"type": "integer", "minimum": 0, "maximum": 99}},
@@ -211,3 +213,44 @@ def test_tools_reach_the_template(client: openai.OpenAI) -> None:
     )]  # fmt: skip
 
     assert prompts[0] == prompts[1] < prompts[2]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("package", "script"),
+    [("langchain-openai==1.8.1", "with_langchain.py"), ("litellm==1.110.2", "with_litellm.py")],
+    ids=["langchain-openai", "litellm"],
+)
+def test_python_clients(client: openai.OpenAI, tmp_path: Path, package: str, script: str) -> None:
+    """Unchanged clients, each in a virtual environment of its own: chat, stream, tool, JSON schema."""
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "v")], check=True, timeout=120)
+    python = str(tmp_path / "v" / "bin" / "python")
+    subprocess.run([python, "-m", "pip", "install", "-qq", package], check=True, timeout=600)
+    done = subprocess.run(
+        [python, str(CLIENTS / script), str(client.base_url)], capture_output=True, text=True, timeout=200, check=False
+    )
+
+    assert done.stdout.strip().endswith("ok"), done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_node_client(client: openai.OpenAI, tmp_path: Path) -> None:
+    """The openai package of Node, unchanged: chat, stream, tool, JSON schema, and its own class of error."""
+    npm, node = shutil.which("npm"), shutil.which("node")
+    if npm is None or node is None:
+        pytest.skip("there is no node or npm on this machine")
+    shutil.copy(CLIENTS / "with_openai.mjs", tmp_path)
+    install = [npm, "install", "--no-audit", "--no-fund", "--silent", "openai@6.49.0"]
+    subprocess.run(install, cwd=tmp_path, check=True, timeout=300)
+    done = subprocess.run(
+        [node, "with_openai.mjs", str(client.base_url)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+    assert done.stdout.strip() == "ok", done.stderr
