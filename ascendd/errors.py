@@ -14,7 +14,8 @@ The error tree of the product, stdlib only.
     |                     . DeviceSlow                                                exit 70
     |- EngineFault        EngineDead . EngineHung . WorkerLost . CollectiveTimeout
     |                     . SelfTestFailed . RestartsExhausted                          exit 70
-    |- IpcError           PeerClosed . FrameTooLarge . ProtocolMismatch                 exit 70
+    |- IpcError           PeerClosed . FrameTooLarge . ProtocolMismatch
+    |                     . ServerUnreachable                                           exit 70
     `- RequestError       InvalidRequest 400 . ContextLengthExceeded 400
                           . RequestNeverFits 400
                           . AuthenticationFailed 401 . ActionForbidden 403 . KeyLimitReached 429
@@ -22,7 +23,7 @@ The error tree of the product, stdlib only.
                           . RouteUnknown 404 . MethodNotAllowed 405
                           . BodyTooLarge 413 . QueueFull 429 . RequestAborted 499
                           . InternalError 500 . EngineRestarting 503 . Draining 503
-                          . HostMemoryPressure 503
+                          . HostMemoryPressure 503 . InstanceUnavailable 503
                           . DeadlineExceeded 504
 
 Every class has a stable ``code``; docs/runbooks/<code>.md exists for each.
@@ -46,6 +47,7 @@ from ascendd.request_errors import (
     Draining as Draining,
     EngineRestarting as EngineRestarting,
     HostMemoryPressure as HostMemoryPressure,
+    InstanceUnavailable as InstanceUnavailable,
     InternalError as InternalError,
     InvalidRequest as InvalidRequest,
     MethodNotAllowed as MethodNotAllowed,
@@ -332,6 +334,14 @@ class ProtocolMismatch(IpcError):
     code = "ASD-I04"
     permanent = True
     default_remedy = "Two versions of ascendd are mixed; restart the whole unit after an upgrade."
+
+
+class ServerUnreachable(IpcError):
+    """A server that a client verb was pointed at does not answer, or not as an OpenAI-compatible one."""
+
+    code = "ASD-I09"
+    retryable = True
+    default_remedy = "Check the address, the key and that the server is ready: GET URL/v1/models must list a model."
 
 
 def walk_errors(root: Type[AscenddError] = AscenddError) -> Iterator[Type[AscenddError]]:

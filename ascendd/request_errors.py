@@ -175,3 +175,14 @@ class DeadlineExceeded(RequestError):
     http_status = 504
     error_type = "timeout_error"
     retryable = True
+
+
+class InstanceUnavailable(RequestError):
+    """No instance behind the gateway that may serve this request is up, or each of them failed it."""
+
+    code = "ASD-W01"
+    http_status = 503
+    error_type = "service_unavailable_error"
+    retryable = True
+    retry_after_s = 2
+    default_remedy = "Retry after the time in Retry-After; the operator looks at `systemctl status ascendd-gateway`."

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NamedTuple
+
+from msgspec import UNSET
 
 from ascendd.api.engine_client import EngineClient, NewSequence, OutputStream, TokenEvent
 from ascendd.api.logprobs import TokenEntry
@@ -93,7 +96,11 @@ class Generation:
         num_prompt = sum(len(prompt.token_ids) for prompt in self.prompts)
         num_cached = sum(self._num_cached[:: self.num_samples])
         completion = self.num_completion_tokens
-        return Usage(num_prompt, completion, num_prompt + completion, PromptTokensDetails(num_cached))
+        removed: Counter[str] = Counter()
+        for prompt in self.prompts:
+            removed.update(prompt.removed)
+        details = PromptTokensDetails(num_cached, dict(removed) or UNSET)
+        return Usage(num_prompt, completion, num_prompt + completion, details)
 
     def submit(self, engine: EngineClient, request_id: str, deadline: float) -> None:
         """Give all sequences to the engine; `deadline` is CLOCK_MONOTONIC, as loop time is. Raises EngineRestarting."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from ascendd.api.chat_template import RESERVED_NAMES, ChatTemplate
 from ascendd.api.protocol import ChatRequest, CompletionRequest, Message
 from ascendd.api.ranges import check_count, check_token_id
 from ascendd.api.tokenizer import ModelTokenizer
 from ascendd.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from ascendd.api.preprocess import Preprocessor
 
 MAX_PROMPTS = 1024
 # `developer` is OpenAI's newer word for `system`; templates only know the older one.
@@ -25,10 +29,16 @@ class Prompt:
     token_ids: list[int]
     text: str
     pieces: list[str] = field(default_factory=list)
+    # Tokens that preprocessing removed, by step.
+    removed: dict[str, int] = field(default_factory=dict)
+    # Tokens at the head that are the system part of a chat.
+    num_head_tokens: int = 0
 
 
-async def completion_prompts(request: CompletionRequest, tokenizer: ModelTokenizer, vocab_size: int) -> list[Prompt]:
-    """Return the prompts in their order; one bad one fails the whole call. Raises InvalidRequest."""
+async def completion_prompts(
+    request: CompletionRequest, tokenizer: ModelTokenizer, vocab_size: int, preprocessor: Preprocessor | None = None
+) -> list[Prompt]:
+    """Return the prompts in their order; one bad one fails the whole call. Token ids stay. Raises InvalidRequest."""
     raw = read_prompts(request.prompt, vocab_size)
     add_special_tokens = request.add_special_tokens is not False
     num_chars = sum(len(item) for item in raw)
@@ -36,13 +46,18 @@ async def completion_prompts(request: CompletionRequest, tokenizer: ModelTokeniz
 
     def encode_all() -> list[Prompt]:
         prompts = []
-        for item in raw:
+        for written in raw:
+            removed: dict[str, int] = {}
+            item = written
+            if preprocessor is not None and isinstance(written, str):
+                item = preprocessor.clean_text(written, tokenizer.count, removed)
             if with_pieces:
                 prompts.append(_cut_prompt(item, tokenizer, add_special_tokens=add_special_tokens))
             elif isinstance(item, str):
                 prompts.append(Prompt(tokenizer.encode(item, add_special_tokens=add_special_tokens), item))
             else:
                 prompts.append(Prompt(item, tokenizer.decode(item) if request.echo else ""))
+            prompts[-1].removed.update(removed)
         return prompts
 
     prompts = await tokenizer.run(num_chars, encode_all)
@@ -90,6 +105,7 @@ async def chat_prompt(
     tokenizer: ModelTokenizer,
     template: ChatTemplate,
     tools: Sequence[Mapping[str, Any]] | None = None,
+    preprocessor: Preprocessor | None = None,
 ) -> Prompt:
     """Return the messages as one prompt, with no special tokens but the template's own. Raises InvalidRequest."""
     messages = read_messages(request.messages)
@@ -99,16 +115,40 @@ async def chat_prompt(
         raise InvalidRequest(f"`chat_template_kwargs` must not set {', '.join(reserved)}", param="chat_template_kwargs")
 
     def encode() -> Prompt:
+        removed: dict[str, int] = {}
+        cleaned = messages
+        if preprocessor is not None:
+            cleaned = preprocessor.clean_messages(messages, tokenizer.count, removed)
+        special = request.add_special_tokens is True
         text = template.render(
-            messages, add_generation_prompt=request.add_generation_prompt is not False, extra=extra, tools=tools
+            cleaned, add_generation_prompt=request.add_generation_prompt is not False, extra=extra, tools=tools
         )
-        return Prompt(tokenizer.encode(text, add_special_tokens=request.add_special_tokens is True), text)
+        prompt = Prompt(tokenizer.encode(text, add_special_tokens=special), text, removed=removed)
+        if preprocessor is None or not preprocessor.truncates:
+            return prompt
+        head = _system_head(cleaned, template, extra)
+        head_ids = tokenizer.encode(head, add_special_tokens=special) if head else []
+        return replace(prompt, num_head_tokens=_num_shared(head_ids, prompt.token_ids))
 
     num_chars = sum(len(message.get("content") or "") for message in messages)
     prompt = await tokenizer.run(num_chars, encode)
     if not prompt.token_ids:
         raise InvalidRequest("`messages` give an empty prompt: it has no tokens", param="messages")
     return prompt
+
+
+def _system_head(messages: list[dict[str, Any]], template: ChatTemplate, extra: dict[str, Any]) -> str:
+    """Return the text of the system messages that a chat begins with; "" where the template refuses them alone."""
+    head = list(itertools.takewhile(lambda message: message["role"] == "system", messages))
+    try:
+        return template.render(head, add_generation_prompt=False, extra=extra) if head else ""
+    except InvalidRequest:
+        return ""
+
+
+def _num_shared(first: list[int], second: list[int]) -> int:
+    """Return how many ids both begin with."""
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 
 
 def read_messages(messages: Sequence[Message] | None) -> list[dict[str, Any]]:

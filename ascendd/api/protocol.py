@@ -130,9 +130,10 @@ class DetokenizeAnswer(msgspec.Struct):
 
 
 class PromptTokensDetails(msgspec.Struct):
-    """How many prompt tokens the prefix cache served."""
+    """How many prompt tokens the prefix cache served; how many preprocessing removed, by step, where it is on."""
 
     cached_tokens: int
+    removed_tokens: dict[str, int] | UnsetType = UNSET
 
 
 class Usage(msgspec.Struct):

@@ -60,7 +60,9 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
                                      param="tool_choice")  # fmt: skip
             spec = replace(spec, grammar=tools.grammar)
     with service.admission.place(spec.best_of):
-        prompt = await chat_prompt(body, service.tokenizer, service.template, None if tools is None else tools.shown)
+        shown = None if tools is None else tools.shown
+        prompt = await chat_prompt(body, service.tokenizer, service.template, shown, service.preprocessor)
+        prompt = service.fit(prompt, spec, bounds.max_model_len)
         num_tokens = [spec.num_tokens_for(len(prompt.token_ids), bounds.max_model_len, "messages")]
         options = body.stream_options
         form = ChatForm(

@@ -51,7 +51,8 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     )
     num_prompts = len(read_prompts(body.prompt, bounds.vocab_size))
     with service.admission.place(num_prompts * spec.best_of):
-        prompts = await completion_prompts(body, service.tokenizer, bounds.vocab_size)
+        prompts = await completion_prompts(body, service.tokenizer, bounds.vocab_size, service.preprocessor)
+        prompts = [service.fit(prompt, spec, bounds.max_model_len) for prompt in prompts]
         num_tokens = [spec.num_tokens_for(len(p.token_ids), bounds.max_model_len, "prompt") for p in prompts]
         options = body.stream_options
         form = CompletionForm(

@@ -30,7 +30,8 @@ async def tokenize(request: web.Request) -> web.Response:
         chat = convert(raw, ChatRequest)
         tools = read_tools(chat, service.template)
         shown = None if tools is None else tools.shown
-        token_ids = (await chat_prompt(chat, service.tokenizer, service.template, shown)).token_ids
+        prompt = await chat_prompt(chat, service.tokenizer, service.template, shown, service.preprocessor)
+        token_ids = prompt.token_ids
     else:
         text = read_prompts(body.prompt, bounds.vocab_size)[0]
         assert isinstance(text, str)

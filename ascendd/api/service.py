@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from ascendd.api.errors import as_request_error, error_json
 from ascendd.api.generation import Generation
 from ascendd.api.key_limits import KeyLimits
 from ascendd.api.parameters import UNSUPPORTED, GenerationSpec
+from ascendd.api.preprocess import Preprocessor
 from ascendd.api.prompts import Prompt
 from ascendd.api.sse import EventStream
 from ascendd.api.tokenizer import ModelTokenizer
@@ -87,6 +88,7 @@ class ApiService:
         self.adapters = self.engine.adapters
         self.admission = Admission(self.engine, config.admission.max_queue, config.admission.restart_wait_s)
         self.metrics = MetricStore(API_METRICS)
+        self.preprocessor = Preprocessor(config.preprocess)
 
     @classmethod
     def load(cls, config: InstanceConfig) -> ApiService:
@@ -157,6 +159,14 @@ class ApiService:
         finally:
             reading.cancel()
 
+    def fit(self, prompt: Prompt, spec: GenerationSpec, max_model_len: int) -> Prompt:
+        """Return `prompt` truncated where the policy says so; its text is then that of the tokens left."""
+        num_asked = max(1, spec.min_tokens) if spec.max_tokens is None else spec.max_tokens
+        fitted = self.preprocessor.truncate(prompt, max_model_len - num_asked)
+        if fitted is prompt:
+            return prompt
+        return replace(fitted, text="".join(fitted.pieces) or self.tokenizer.decode(fitted.token_ids))
+
     def check_fields(self, raw: Mapping[str, Any], *kinds: type[msgspec.Struct]) -> None:
         """Raise InvalidRequest for fields that nobody knows, where listen.strict or `strict` of the request is true."""
         if self.config.listen.strict or raw.get("strict") is True:
@@ -190,6 +200,9 @@ class ApiService:
 
         The caller holds a place; leaving in any way aborts what still runs.
         """
+        for prompt in prompts:
+            for step, num_removed in prompt.removed.items():
+                self.metrics.inc("ascendd_preprocess_removed_tokens_total", num_removed, labels=(step,))
         record = record_of(request)
         deadline = self.deadline(record)
         generation = Generation(

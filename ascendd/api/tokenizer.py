@@ -77,6 +77,10 @@ class ModelTokenizer:
             ids.insert(0, self.bos_token_id)  # type: ignore[arg-type]
         return ids
 
+    def count(self, text: str) -> int:
+        """Return how many tokens `text` is by itself."""
+        return len(self.encode(text, add_special_tokens=False))
+
     def encode_pieces(self, text: str, *, add_special_tokens: bool) -> tuple[list[int], list[str]]:
         """
         Return the ids of `text` and the part of it that each stands for; joined, the parts are `text`.

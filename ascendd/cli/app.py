@@ -37,6 +37,10 @@ VERBS = (
     "instance",
     "key",
     "release",
+    "bench",
+    "chat",
+    "gateway",
+    "route",
 )
 
 COMPLETE_VARIABLE = "_ASCENDD_COMPLETE"

@@ -38,7 +38,7 @@ def load_text(text: str, origin: str = "configuration") -> InstanceConfig:
 
 def convert(raw: Any, origin: str = "configuration") -> InstanceConfig:
     """Turn plain data into a checked InstanceConfig. Raises ConfigInvalid with every problem found."""
-    problems = list(_shape_problems(raw, InstanceConfig, "$"))
+    problems = list(shape_problems(raw, InstanceConfig, "$"))
     told = {problem.path for problem in problems}
     try:
         # The rules across keys are checked on what is left, so that one run tells everything.
@@ -70,7 +70,7 @@ def invalid(origin: str, problems: list[ConfigProblem]) -> ConfigInvalid:
     return ConfigInvalid(f"{origin}: {count}\n{lines}", problems=[str(problem) for problem in problems])
 
 
-def _shape_problems(raw: Any, struct: type[msgspec.Struct], path: str) -> typing.Iterator[ConfigProblem]:
+def shape_problems(raw: Any, struct: type[msgspec.Struct], path: str) -> typing.Iterator[ConfigProblem]:
     """Check keys and types level by level, because msgspec itself stops at the first."""
     if not isinstance(raw, dict):
         yield ConfigProblem(
@@ -90,7 +90,7 @@ def _shape_problems(raw: Any, struct: type[msgspec.Struct], path: str) -> typing
         if key not in raw:
             continue
         if isinstance(hint_type, type) and issubclass(hint_type, msgspec.Struct):
-            yield from _shape_problems({} if raw[key] is None else raw[key], hint_type, f"{path}.{key}")
+            yield from shape_problems({} if raw[key] is None else raw[key], hint_type, f"{path}.{key}")
             continue
         try:
             msgspec.convert(raw[key], hint_type)

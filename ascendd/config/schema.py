@@ -135,6 +135,29 @@ class AdmissionSection(Section, frozen=True):
     restart_wait_s: Seconds = 30.0
 
 
+class PreprocessSection(Section, frozen=True):
+    """
+    What is done to prompts on the server; every switch is off unless written. Token ids are taken as they come.
+
+    What was removed is told in usage.prompt_tokens_details.removed_tokens and in /metrics.
+    """
+
+    # Runs of white space: keep them, collapse them within lines, or collapse all, indentation too.
+    whitespace: Literal["keep", "inline", "all"] = "keep"
+    # Tags and comments go, entities become characters; only elements of HTML count.
+    strip_html: bool = False
+    # A system message whose text an earlier one has is left out.
+    drop_repeated_system: bool = False
+    # Prompts that are too long: refuse them, or keep their last tokens (and the system part at their head).
+    truncate: Literal["error", "last"] = "error"
+    # With truncate: last; default: what the context leaves beside max_tokens.
+    keep_last_tokens: Size | None = None
+    # A system prompt at the head of every chat, the same for all, so that the prefix cache serves it.
+    system_prompt: str | None = None
+    # Where the client sends one too: put ours before it, put ours in its place, or leave the client's alone.
+    system_prompt_mode: Literal["prepend", "replace", "default"] = "prepend"
+
+
 class HealthSection(Section, frozen=True):
     """When a child counts as hung."""
 
@@ -189,6 +212,7 @@ class InstanceConfig(Section, frozen=True):
     parallel: ParallelSection = ParallelSection()
     engine: EngineSection = EngineSection()
     admission: AdmissionSection = AdmissionSection()
+    preprocess: PreprocessSection = PreprocessSection()
     health: HealthSection = HealthSection()
     recovery: RecoverySection = RecoverySection()
     log: LogSection = LogSection()

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from ascendd.config.quantity import format_bytes, parse_bytes
-from ascendd.config.schema import InstanceConfig
+from ascendd.config.schema import InstanceConfig, ListenSection, MetricsSection
 
 # No setting makes sense beyond these; the first is held in memory for each open request.
 _MOST_BYTES = {
@@ -21,6 +21,8 @@ _MOST_BYTES = {
     "$.log.max_bytes": 1 << 40,
     "$.log.budget": 1 << 50,
 }
+# Values that are text for a model, which may have lines.
+_TEXTS = frozenset({"$.preprocess.system_prompt"})
 # Bounded: a few lines of YAML can name each other into a value without end.
 _REPR = reprlib.Repr()
 _REPR.maxlevel, _REPR.maxlist, _REPR.maxstring, _REPR.maxother = 2, 8, 76, 76
@@ -53,24 +55,7 @@ def validate(config: InstanceConfig) -> list[ConfigProblem]:
             "must name a folder",
             "write the path of a converted or Hugging Face model",
         )
-    for section in ("listen", "metrics"):
-        host = getattr(config, section).host
-        if not _is_host(host):
-            add(
-                f"$.{section}.host",
-                host,
-                "is not an IP address or `localhost`",
-                "write 127.0.0.1 for this machine only, 0.0.0.0 for all",
-            )
-    if config.metrics.enabled and config.listen.port == config.metrics.port != 0:
-        add("$.metrics.port", config.metrics.port, "is also listen.port", "give /metrics another port")
-    if not _is_loopback(config.metrics.host):
-        add(
-            "$.metrics.host",
-            config.metrics.host,
-            "is not a loopback address; /metrics has no keys",
-            "write 127.0.0.1, and a reverse proxy for other hosts",
-        )
+    problems += address_problems(config.listen, config.metrics)
 
     chosen = [
         key
@@ -120,8 +105,26 @@ def validate(config: InstanceConfig) -> list[ConfigProblem]:
     if low is not None and high is not None and low > high:
         add("$.recovery.backoff_min_s", low, f"is more than backoff_max_s ({high:g})", "")
     problems += _adapter_problems(config)
+    if config.preprocess.keep_last_tokens is not None and config.preprocess.truncate != "last":
+        add("$.preprocess.keep_last_tokens", config.preprocess.keep_last_tokens, "needs truncate: last", "write both")
     problems += _value_problems(config, "$")
     return problems
+
+
+def address_problems(listen: ListenSection, metrics: MetricsSection) -> Iterator[ConfigProblem]:
+    """Yield what is wrong with the two addresses of a process tree; the gateway has such a pair, too."""
+    for section, host in (("listen", listen.host), ("metrics", metrics.host)):
+        if not _is_host(host):
+            hint = "write 127.0.0.1 for this machine only, 0.0.0.0 for all"
+            yield ConfigProblem(f"$.{section}.host", host, "is not an IP address or `localhost`", hint)
+    if metrics.enabled and listen.port == metrics.port != 0:
+        yield ConfigProblem("$.metrics.port", metrics.port, "is also listen.port", "give /metrics another port")
+    if not _is_loopback(metrics.host):
+        rule, hint = (
+            "is not a loopback address; /metrics has no keys",
+            "write 127.0.0.1, and a reverse proxy for other hosts",
+        )
+        yield ConfigProblem("$.metrics.host", metrics.host, rule, hint)
 
 
 def _value_problems(value: Any, path: str) -> Iterator[ConfigProblem]:
@@ -137,7 +140,7 @@ def _value_problems(value: Any, path: str) -> Iterator[ConfigProblem]:
             yield from _value_problems(item, f"{path}.{key}")
     elif isinstance(value, float) and not math.isfinite(value):
         yield ConfigProblem(path, value, "is not a finite number", "")
-    elif isinstance(value, str) and not value.isprintable():
+    elif isinstance(value, str) and not value.isprintable() and path not in _TEXTS:
         yield ConfigProblem(path, value, "has a line break or another character that does not print", "remove it")
     elif value == "":
         yield ConfigProblem(path, value, "is empty", "write a value, or leave the key out")

@@ -122,6 +122,7 @@ API_METRICS = (
     _sizes("ascendd_request_choices", "Answers asked for with one request (`n`).", VLLM_CHOICE_BUCKETS),
     _counter("ascendd_requests_total", "Requests that ended, by the reason they ended for.", "finish_reason"),
     _counter("ascendd_http_responses_total", "HTTP responses sent.", "route", "status"),
+    _counter("ascendd_preprocess_removed_tokens_total", "Prompt tokens that preprocessing removed, by step.", "step"),
     _counter("ascendd_request_aborts_total", "Requests given up because their client went away."),
 )
 
@@ -146,6 +147,19 @@ SUPERVISOR_METRICS = (
     _counter("ascendd_process_cpu_seconds_total", "CPU time used by the processes of a role.", "role"),
 )
 
+GATEWAY_METRICS = (
+    _counter("ascendd_gateway_requests_total", "Requests answered, by rule, instance and status.",
+             "rule", "target", "status"),
+    _counter("ascendd_gateway_rule_matches_total", "Requests that a rule chose for (live), or would have (dry_run).",
+             "rule", "mode"),
+    _counter("ascendd_gateway_fallbacks_total", "Attempts given up for the next instance, by why: down or full.",
+             "target", "reason"),
+    _gauge("ascendd_gateway_instance_up", "1 while the instance answers its readiness path, else 0.", "target"),
+    _gauge("ascendd_gateway_open_requests", "Requests passed to the instance that have not ended.", "target"),
+    _gauge("ascendd_gateway_outstanding_tokens", "Prompt tokens and max_tokens of those, by estimate.", "target"),
+    _latency("ascendd_gateway_request_duration_seconds", "Time from the receipt of a request to its answer's end."),
+)  # fmt: skip
+
 LOG_METRICS = (_counter("ascendd_log_lines_dropped_total", "Lines that log.file did not take, as on a full disk."),)
 
 EXPORTER_METRICS = (
@@ -153,7 +167,9 @@ EXPORTER_METRICS = (
     _counter("ascendd_scrapes_refused_total", "Requests to this page answered 429, beyond metrics.max_scrapes_per_s."),
 )
 
-METRICS: tuple[MetricSpec, ...] = ENGINE_METRICS + API_METRICS + SUPERVISOR_METRICS + LOG_METRICS + EXPORTER_METRICS
+METRICS: tuple[MetricSpec, ...] = (
+    ENGINE_METRICS + API_METRICS + SUPERVISOR_METRICS + GATEWAY_METRICS + LOG_METRICS + EXPORTER_METRICS
+)
 SPECS: dict[str, MetricSpec] = {spec.name: spec for spec in METRICS}
 
 

@@ -27,7 +27,7 @@ LEVELS = {
     "ascendd.preflight": 2, "ascendd.diagnose": 2,
     "ascendd.device": 3, "ascendd.artefact": 3, "ascendd.grammar": 3,
     "ascendd.instances": 3,
-    "ascendd.engine": 4, "ascendd.api": 4,
+    "ascendd.engine": 4, "ascendd.api": 4, "ascendd.bench": 4, "ascendd.gateway": 4,
     "ascendd.supervisor": 5,
     "ascendd.checks": 6, "ascendd.installer": 6, "ascendd.cli": 6,
 }  # fmt: skip
@@ -198,14 +198,15 @@ def torch_npu_files(source: Source) -> Found:
 def register_simple_rules() -> None:
     """Register the rules that are one library or one list of rooms each."""
     for name, library, allowed, sentence in (
-        ("aiohttp", "aiohttp", ("ascendd.api",), "aiohttp only in api"),
+        # bench is a client of any server, with thousands of streams at once; nothing that serves imports it.
+        ("aiohttp", "aiohttp", ("ascendd.api", "ascendd.bench", "ascendd.gateway"), "aiohttp only in api, bench and gateway"),
         ("prometheus", "prometheus_client", ("ascendd.telemetry.exposition",), "prometheus_client only in telemetry/exposition.py"),
         ("transformers", "transformers", (), "transformers is a tool of the tests, not of the product"),
     ):  # fmt: skip
         RULES[name] = (sentence, partial(uses, library=library, allowed=allowed))
     others = ("ascendd.engine", "ascendd.device", "ascendd.artefact")
     engine = tuple(f"ascendd.engine.{room}" for room in ("sched", "kv", "exec", "core", "main", "parallel"))
-    heavy = (*others, "ascendd.api", "ascendd.supervisor", "ascendd.checks")
+    heavy = (*others, "ascendd.api", "ascendd.bench", "ascendd.gateway", "ascendd.supervisor", "ascendd.checks")
     for name, targets, even_lazily, sentence in (
         ("api", others, True, "api talks to the engine by ipc and imports neither engine, device nor artefact"),
         ("supervisor", (*others, "ascendd.api"), True, "supervisor talks to its children by ipc and imports none of their rooms"),

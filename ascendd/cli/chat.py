@@ -1,0 +1,271 @@
+"""`ascendd chat`: a conversation in the terminal with any OpenAI-compatible server; a pipe gets the bare answer."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Optional, TextIO
+from urllib.parse import SplitResult, urlsplit
+
+import typer
+
+from ascendd.errors import AscenddError, ServerUnreachable, UsageError
+
+_HELP = """/help            this text
+/system TEXT     set the system prompt and begin anew; without TEXT there is none
+/new             forget the conversation
+/undo            take back the last question and its answer
+/retry           ask the last question again
+/temperature T   set the sampling temperature
+/max N           set the most tokens of an answer; 0 for no limit
+/save FILE       write the conversation as JSON
+/exit            leave; so does Ctrl-D"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to `app`."""
+    app.command("chat")(chat)
+
+
+def chat(  # noqa: PLR0917 - typer reads one parameter per option
+    url: Annotated[str, typer.Option(metavar="URL", help="The server.")] = "http://127.0.0.1:8000",
+    model: Annotated[
+        str, typer.Option(metavar="NAME", help="The model; default: the first that the server lists.")
+    ] = "",
+    system: Annotated[str, typer.Option(metavar="TEXT", help="A system prompt.")] = "",
+    temperature: Annotated[
+        Optional[float], typer.Option(metavar="T", min=0, max=2, help="Sampling temperature.")
+    ] = None,
+    max_tokens: Annotated[Optional[int], typer.Option(metavar="N", min=1, help="Most tokens of an answer.")] = None,
+    api_key_file: Annotated[Optional[Path], typer.Option(metavar="FILE", help="File with the API key.")] = None,
+    api_key_env: Annotated[
+        Optional[str], typer.Option(metavar="NAME", help="Environment variable with the API key.")
+    ] = None,
+) -> int:
+    """
+    Talk to a served model. In a pipe all of standard input is one question, and the answer alone is printed.
+
+    Exit status: 0 done; 1 an answer broke off; 70 the server did not answer.
+    """
+    from ascendd.cli.key_option import read_key
+
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"--url {url!r} is not the address of a server; write http://HOST:PORT")
+    link = ChatLink(parts, read_key(api_key_file, api_key_env))
+    talk = Conversation(model or link.first_model(), system, temperature, max_tokens)
+    if not sys.stdin.isatty():
+        question = sys.stdin.read().strip()
+        if not question:
+            raise UsageError("standard input holds no question")
+        return 0 if talk.ask(link, question, sys.stdout) else 1
+    return _converse(link, talk, url)
+
+
+@dataclass
+class Conversation:
+    """The messages so far and how the next answer is made."""
+
+    model: str
+    system: str = ""
+    temperature: float | None = None
+    max_tokens: int | None = None
+    messages: list[dict[str, str]] = field(default_factory=list)
+
+    def body(self) -> dict[str, Any]:
+        """Return the request for the next answer."""
+        head = [{"role": "system", "content": self.system}] if self.system else []
+        body: dict[str, Any] = {"model": self.model, "messages": head + self.messages, "stream": True}
+        if self.temperature is not None:
+            body["temperature"] = self.temperature
+        if self.max_tokens is not None:
+            body["max_tokens"] = self.max_tokens
+        return body
+
+    def ask(self, link: ChatLink, question: str, out: TextIO) -> bool:
+        """Ask, write the answer to `out` as it comes, and keep both; False where it broke off or Ctrl-C ended it."""
+        self.messages.append({"role": "user", "content": question})
+        answer, is_whole = "", False
+        try:
+            for piece in link.stream(self.body()):
+                answer += piece
+                out.write(piece)
+                out.flush()
+            is_whole = True
+        except KeyboardInterrupt:
+            print("\n(stopped)", file=sys.stderr)
+        except AscenddError as error:
+            print(f"{chr(10) if answer else ''}error {error.code}: {error.message}", file=sys.stderr)
+        if not answer.endswith("\n"):
+            out.write("\n")
+        if answer:
+            self.messages.append({"role": "assistant", "content": answer})
+        else:
+            self.messages.pop()
+        return is_whole
+
+    def undo(self) -> str | None:
+        """Take back the last question and its answer; return the question, None where there is none."""
+        while self.messages:
+            last = self.messages.pop()
+            if last["role"] == "user":
+                return last["content"]
+        return None
+
+
+class ChatLink:
+    """One server, asked over a new connection each time; leaving a stream early ends it at the server."""
+
+    def __init__(self, parts: SplitResult, key: str | None) -> None:
+        self._parts = parts
+        self._headers = {"Content-Type": "application/json"}
+        if key is not None:
+            self._headers["Authorization"] = f"Bearer {key}"
+
+    def first_model(self) -> str:
+        """Return the first model that the server lists. Raises ServerUnreachable."""
+        connection, response = self._send("GET", "models", None)
+        try:
+            return str(json.loads(response.read())["data"][0]["id"])
+        except (OSError, ValueError, LookupError, TypeError, http.client.HTTPException):
+            raise ServerUnreachable("the server lists no model", remedy="Name one with --model.") from None
+        finally:
+            connection.close()
+
+    def stream(self, body: dict[str, Any]) -> Iterator[str]:
+        """Yield pieces of text. Raises ServerUnreachable for an error of any kind, in the stream or before."""
+        connection, response = self._send("POST", "chat/completions", json.dumps(body))
+        try:
+            while line := response.readline():
+                data = line.removeprefix(b"data:").strip()
+                if not line.startswith(b"data:"):
+                    continue
+                if data == b"[DONE]":
+                    return
+                event = json.loads(data)
+                if event.get("error"):
+                    raise ServerUnreachable(str(event["error"].get("message", event["error"])))
+                for choice in event.get("choices") or ():
+                    yield (choice.get("delta") or {}).get("content") or ""
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise ServerUnreachable(f"the answer broke off: {error}") from error
+        finally:
+            connection.close()
+        raise ServerUnreachable("the answer broke off: the stream has no end")
+
+    def _send(
+        self, method: str, name: str, body: str | None
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        parts = self._parts
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        connection = kind(parts.hostname or "", parts.port, timeout=600)
+        root = parts.path.rstrip("/")
+        path = f"{root if root.endswith('/v1') else root + '/v1'}/{name}"
+        try:
+            connection.request(method, path, body, self._headers)
+            response = connection.getresponse()
+            if response.status == 200:
+                return connection, response
+            text = response.read().decode("utf-8", "replace")
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise ServerUnreachable(f"{parts.scheme}://{parts.netloc}: {error}") from error
+        connection.close()
+        raise ServerUnreachable(f"{path} answered {response.status}: {_message(text)}")
+
+
+def _message(text: str) -> str:
+    try:
+        return str(json.loads(text)["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        return text[:300]
+
+
+def _converse(link: ChatLink, talk: Conversation, url: str) -> int:
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401 - editing and history of lines come with the import
+    print(f"{talk.model} at {url}; /help lists commands, Ctrl-C stops an answer, Ctrl-D leaves", file=sys.stderr)
+    while True:
+        try:
+            line = input("> ").strip()
+        except EOFError:
+            print(file=sys.stderr)
+            return 0
+        except KeyboardInterrupt:
+            print(file=sys.stderr)
+            continue
+        if not line:
+            continue
+        if line.startswith("/"):
+            question = command(talk, line)
+            if question is None:
+                return 0
+            if not question:
+                continue
+            line = question
+        talk.ask(link, line, sys.stdout)
+
+
+def command(talk: Conversation, line: str) -> str | None:
+    """Do what a line with a slash says; return a question to ask, "" for none, None to leave."""
+    name, _, rest = line[1:].partition(" ")
+    rest = rest.strip()
+    said = ""
+    if name in ("exit", "quit"):
+        return None
+    if name == "retry":
+        question = talk.undo()
+        if question is not None:
+            return question
+        said = "there is no question yet"
+    elif name == "help":
+        said = _HELP
+    elif name == "system":
+        talk.system = rest
+        talk.messages.clear()
+        said = "begun anew"
+    elif name == "new":
+        talk.messages.clear()
+        said = "forgotten"
+    elif name == "undo":
+        said = "taken back" if talk.undo() is not None else "there is no question yet"
+    elif name in ("temperature", "max"):
+        said = _set_number(talk, name, rest)
+    elif name == "save":
+        said = _save(talk, rest)
+    else:
+        said = f"/{name} is no command; /help lists them"
+    print(said, file=sys.stderr)
+    return ""
+
+
+def _set_number(talk: Conversation, name: str, text: str) -> str:
+    try:
+        value = float(text)
+    except ValueError:
+        return f"/{name} needs a number, not {text!r}"
+    if name == "temperature":
+        if not 0 <= value <= 2:
+            return "a temperature is from 0 to 2"
+        talk.temperature = value
+    else:
+        if value != int(value) or value < 0:
+            return "a number of tokens is 0 or more, without a fraction"
+        talk.max_tokens = int(value) or None
+    return "set"
+
+
+def _save(talk: Conversation, name: str) -> str:
+    if not name:
+        return "/save needs the name of a file"
+    head = [{"role": "system", "content": talk.system}] if talk.system else []
+    try:
+        Path(name).write_text(json.dumps({"model": talk.model, "messages": head + talk.messages}, indent=2) + "\n")
+    except OSError as error:
+        return f"{name} cannot be written: {error.strerror}"
+    return f"written to {name}"

@@ -1,0 +1,1 @@
+"""One entry for several instances on a host: rules choose the model, load and prefix choose the instance."""

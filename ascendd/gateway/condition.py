@@ -1,0 +1,32 @@
+"""Comparisons as people write them in a rule: `0.5`, `>= 0.8`, `> 0, < 128`. Pure."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+
+Check = Callable[[float], bool]
+
+_OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, "<": operator.lt,
+    "": operator.eq,
+}  # fmt: skip
+_ONE = re.compile(r"\s*(>=|<=|==|!=|>|<|)\s*(-?[0-9]{1,12}(?:\.[0-9]{1,12})?)\s*")
+RULE = "must be a number or comparisons of one divided by commas, such as `>= 0.8` or `> 0, < 128`"
+
+
+def parse_condition(value: str | float) -> Check:
+    """Return a function that tells whether a number keeps all comparisons. Raises ValueError with the rule."""
+    if isinstance(value, bool):
+        raise ValueError(RULE)  # noqa: TRY004 - callers catch one kind
+    pairs: list[tuple[Callable[[float, float], bool], float]] = []
+    for part in str(value).split(","):
+        match = _ONE.fullmatch(part)
+        if match is None:
+            raise ValueError(RULE)
+        pairs.append((_OPERATORS[match[1]], float(match[2])))
+    if len(pairs) == 1:
+        ((compare, bound),) = pairs
+        return lambda number: compare(number, bound)
+    return lambda number: all(compare(number, bound) for compare, bound in pairs)
