@@ -203,6 +203,26 @@ class LogSection(Section, frozen=True):
     stats_interval_s: Seconds = 30.0
 
 
+class TuningSection(Section, frozen=True):
+    """
+    Self-tuning: the batch follows the load, without a restart, between min_num_seqs and engine.max_num_seqs.
+
+    `queue` moves it by the number of waiting sequences alone; `latency` finds the largest that keeps both goals.
+    """
+
+    enabled: bool = False
+    policy: Literal["queue", "latency"] = "latency"
+    # Default: 32, or engine.max_num_seqs where that is less.
+    min_num_seqs: Annotated[int, Meta(ge=1, le=65_536)] | None = None
+    interval_s: Annotated[float, Meta(ge=1, le=3600)] = 5.0
+    # Goals of `latency`: p95 to the first token, and the mean between two tokens.
+    first_token_goal_s: Timeout = 2.5
+    inter_token_goal_s: Timeout = 0.05
+    # Marks of `queue`: more sequences than the first waiting raise, fewer than the second lower.
+    raise_above: Count = 24
+    lower_below: Count = 8
+
+
 class InstanceConfig(Section, frozen=True):
     """One instance: /etc/ascendd/instances/<name>.yaml."""
 
@@ -215,4 +235,5 @@ class InstanceConfig(Section, frozen=True):
     preprocess: PreprocessSection = PreprocessSection()
     health: HealthSection = HealthSection()
     recovery: RecoverySection = RecoverySection()
+    tuning: TuningSection = TuningSection()
     log: LogSection = LogSection()

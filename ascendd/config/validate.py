@@ -56,6 +56,21 @@ def validate(config: InstanceConfig) -> list[ConfigProblem]:
             "write the path of a converted or Hugging Face model",
         )
     problems += address_problems(config.listen, config.metrics)
+    tuning, most = config.tuning, config.engine.max_num_seqs
+    if tuning.min_num_seqs is not None and tuning.min_num_seqs > most:
+        add(
+            "$.tuning.min_num_seqs",
+            tuning.min_num_seqs,
+            f"is above engine.max_num_seqs = {most}, the most that tuning may choose",
+            f"write {most} or less, or raise engine.max_num_seqs",
+        )
+    if tuning.lower_below > tuning.raise_above:
+        add(
+            "$.tuning.lower_below",
+            tuning.lower_below,
+            f"is above raise_above = {tuning.raise_above}, so that one queue would both raise and lower",
+            f"write {tuning.raise_above} or less",
+        )
 
     chosen = [
         key

@@ -14,7 +14,7 @@ from ascendd.config.schema import InstanceConfig
 from ascendd.engine.progress import StepProgress
 from ascendd.errors import PeerClosed
 from ascendd.ipc.channel import BlockingChannel
-from ascendd.ipc.messages import AttachPeer, ControlMessage, Reconfigure, Shutdown, Stats
+from ascendd.ipc.messages import AttachPeer, ControlMessage, Reconfigure, SetLimits, Shutdown, Stats
 from ascendd.telemetry.log import set_level
 from ascendd.telemetry.metrics import MetricStore
 
@@ -23,10 +23,10 @@ HEARTBEAT_S = 1.0
 
 class ControlLink(threading.Thread):
     """
-    Sends heartbeat and stats once a second; takes new data links and the order to end.
+    Sends heartbeat and stats once a second; takes new data links, limits and the order to end.
 
     A step may hold the main thread for seconds, so this cannot live there: a heartbeat that says "step 7 has run for
-    90 s" is what tells a hang from a long prompt. `wake_fd` becomes readable when `links` or `ending` changed.
+    90 s" is what tells a hang from a long prompt. `wake_fd` becomes readable when one of them came.
     """
 
     def __init__(self, channel: BlockingChannel[ControlMessage], progress: StepProgress) -> None:
@@ -35,6 +35,7 @@ class ControlLink(threading.Thread):
         self._progress = progress
         self.metrics: MetricStore | None = None
         self.links: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
+        self.limits: queue.SimpleQueue[SetLimits] = queue.SimpleQueue()
         self.ending = threading.Event()
         self.wake_fd, self._wake_write = os.pipe()
         os.set_blocking(self.wake_fd, False)
@@ -52,6 +53,9 @@ class ControlLink(threading.Thread):
                     self.wake()
                 elif isinstance(message, Reconfigure):
                     set_level(msgspec.json.decode(message.config_json, type=InstanceConfig).log.level)
+                elif isinstance(message, SetLimits):
+                    self.limits.put(message)
+                    self.wake()
                 elif isinstance(message, Shutdown):
                     self.ending.set()
                     self.wake()

@@ -140,6 +140,11 @@ class EngineCore:
         """Take `name` out; sequences that use it run to their end. Raises ModelUnknown."""
         self._adapters.unload(name, self._scheduler.adapter_ids)
 
+    def set_limits(self, max_num_seqs: int, decode_prefill_tokens: int) -> None:
+        """Change the batch while it runs, within what the engine was built for."""
+        self._scheduler.set_limits(max_num_seqs, decode_prefill_tokens)
+        self._refresh_gauges()
+
     def abort(self, seq_ids: list[int]) -> None:
         """Forget sequences at once; their blocks are free when this returns. Unknown and finished ids are ignored."""
         for seq_id in seq_ids:
@@ -259,6 +264,8 @@ class EngineCore:
     def _set_constants(self) -> None:
         self.metrics.set("ascendd_engine_kv_blocks", self.config.num_blocks)
         self.metrics.set("ascendd_engine_graph_buckets", self.report.num_graph_buckets)
+        self.metrics.set("ascendd_engine_step_token_limit", self._scheduler.budget.limit)
+        self._refresh_gauges()
         for kernel in self.report.replaced_kernels:
             self.metrics.set("ascendd_engine_kernel_replaced", 1, (kernel,))
 
@@ -293,6 +300,8 @@ class EngineCore:
         if self._adapters.pool.is_draining:
             self._adapters.collect(self._scheduler.adapter_ids)
         self.metrics.set("ascendd_engine_sequences_running", self._scheduler.num_running)
+        self.metrics.set("ascendd_engine_sequence_limit", self._scheduler.max_num_seqs)
+        self.metrics.set("ascendd_engine_prefill_token_limit", self._scheduler.decode_prefill_tokens)
         self.metrics.set("ascendd_engine_sequences_waiting", self._scheduler.num_waiting)
         self.metrics.set("ascendd_engine_kv_blocks_used", self._kv.pool.num_used_blocks)
         self.metrics.set("ascendd_engine_kv_usage_ratio", self._kv.usage)

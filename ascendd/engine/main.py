@@ -117,6 +117,9 @@ class EngineLoop:
                 self._wait()
             self._take_link()
             self._core.executor.check()
+            while not self._link.limits.empty():
+                limits = self._link.limits.get()
+                self._core.set_limits(limits.max_num_seqs, limits.prefill_tokens)
             self._receive()
             self._take_grammars()
             if self._core.has_work:

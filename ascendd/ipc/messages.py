@@ -133,6 +133,18 @@ class AttachPeer(Message, frozen=True, tag="attach_peer"):
     episode: int
 
 
+class SetLimits(Message, frozen=True, tag="set_limits"):
+    """
+    Supervisor -> engine: sequences in a batch, and prompt tokens that may join a step in which others decode.
+
+    Takes effect with the next step; what runs beyond the new number runs to its end. Values beyond what the engine was
+    built for are cut to that.
+    """
+
+    max_num_seqs: int
+    prefill_tokens: int
+
+
 class EngineState(Message, frozen=True, tag="engine_state"):
     """
     What the API answers on /readyz: `ready`, and a line for people: `loading 42 %`, `restarting in 8 s`.
@@ -384,7 +396,7 @@ class SequenceFailed(Message, frozen=True, tag="sequence_failed"):
 
 
 ControlMessage = Union[
-    Configure, AttachPeer, EngineState, RunSelfTest, Drain, Hold, Reconfigure, Shutdown, MetricsSnapshot,
+    Configure, AttachPeer, SetLimits, EngineState, RunSelfTest, Drain, Hold, Reconfigure, Shutdown, MetricsSnapshot,
     Hello, Progress, Ready, Heartbeat, Stats, SelfTestDone, Drained, ChildFault,
 ]  # fmt: skip
 DataMessage = Union[

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from ascendd import __version__
 from ascendd.host.proc import own_usage, usage
-from ascendd.ipc.messages import MetricsSnapshot, Role, Stats
+from ascendd.ipc.messages import MetricsSnapshot, Role, Sample, Stats
 from ascendd.preflight.check import CheckResult, Verdict
 from ascendd.supervisor.child import Child, ChildState
 from ascendd.supervisor.degradation import Degradation, Degradations
@@ -137,6 +137,14 @@ class StatsBoard:
             "kv_usage": round(totals.get("ascendd_engine_kv_usage_ratio", 0.0), 4),
             "generation_tokens": int(totals.get("ascendd_engine_generation_tokens_total", 0)),
         }
+
+    def count_tuning(self, direction: str) -> None:
+        """Count one change of limits, `up` or `down`."""
+        self._store.inc("ascendd_tuning_changes_total", 1.0, (direction,))
+
+    def totals(self) -> list[Sample]:
+        """Return what the children told, merged over restarts."""
+        return self._accumulator.merged()
 
     def snapshot(self) -> MetricsSnapshot:
         """Return everything that /metrics shows, merged over restarts."""

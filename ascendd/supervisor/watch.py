@@ -22,6 +22,7 @@ from ascendd.supervisor.phase import Phase
 from ascendd.supervisor.process import ChildProcess
 from ascendd.supervisor.readiness import Readiness
 from ascendd.supervisor.runtime import PEERS, Runtime
+from ascendd.supervisor.tuning import Tuning
 from ascendd.telemetry.log_budget import LogBudget, Sweep
 
 # How often it is looked whether the logs are too many.
@@ -48,6 +49,7 @@ class Watch:
         self._files = files or HostFiles()
         self._guard = MemoryGuard()
         self._pressure_at_s = -runtime.timing.pressure_s
+        self._tuning = Tuning(runtime)
         self._stats_at_s = time.monotonic()
         self._budget = budget
         self._swept_at_s = -math.inf
@@ -67,6 +69,7 @@ class Watch:
         self._keep_budget(now_s)
         self._judge_memory(now_s)
         self._judge_degradation()
+        self._tuning.on_tick(now_s)
         self._readiness.refresh()
         run.board.set_states(run.children, run.phase, run.degradations)
         metrics = run.table.get(Role.METRICS)

@@ -100,7 +100,8 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         f"model: {{path: {folder / 'tiny'}}}\n"
         f"listen: {{port: {api_port}}}\n"
         f"metrics: {{port: {metrics_port}}}\n"
-        "engine: {device: cpu, max_num_blocks: 64, num_threads: 1}\n"
+        "engine: {device: cpu, max_num_blocks: 64, num_threads: 1, max_num_seqs: 16}\n"
+        "tuning: {enabled: true, policy: queue, min_num_seqs: 8, interval_s: 1}\n"
     )
     command = [sys.executable, "-m", "ascendd", "run", "--instance", "prom", "--config", str(folder / "instance.yaml")]
     with running(command, folder / "daemon.log") as process:
@@ -199,3 +200,11 @@ def test_promtool_parses_the_page(daemon: Daemon) -> None:
     )
 
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_tuning_changes_the_batch_of_a_running_engine(prometheus: Callable[[str], list[float]]) -> None:
+    """With nobody waiting, the queue policy lowers the batch of 16 to its least, 8, in the engine and without a restart."""
+    assert eventually(lambda: prometheus("ascendd_engine_sequence_limit == 8") or None, "the lower limit") == [8.0]
+
+    assert prometheus('ascendd_tuning_changes_total{direction="down"}') == [1.0]
+    assert prometheus("sum(ascendd_child_restarts_total) or vector(0)") == [0.0]

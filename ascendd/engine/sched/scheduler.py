@@ -42,9 +42,10 @@ class Scheduler:
     ) -> None:
         assert max_num_batched_tokens >= max_num_seqs, "a full batch could not decode"
         self._kv = kv
-        self._max_num_seqs = max_num_seqs
+        self._capacity = max_num_seqs
+        self.max_num_seqs = max_num_seqs
         self.budget = TokenBudget(max_num_batched_tokens)
-        self._decode_prefill_tokens = min(decode_prefill_tokens or max_num_batched_tokens, max_num_batched_tokens)
+        self.decode_prefill_tokens = min(decode_prefill_tokens or max_num_batched_tokens, max_num_batched_tokens)
         self._adapter_limit = AdapterLimit(max_adapters)
         self._waiting = WaitingQueue()
         self._running: list[Sequence] = []
@@ -123,13 +124,22 @@ class Scheduler:
                 decodes.append(ScheduledChunk(sequence, sequence.num_computed_tokens, 1))
         budget = self.budget.limit - len(decodes)
         if decodes:
-            budget = min(budget, self._decode_prefill_tokens)
+            budget = min(budget, self.decode_prefill_tokens)
         grants = self._divide_among_prompts(budget, may_admit=not output.num_preempted)
         output.chunks = decodes + self._cut_to_scorable(grants)
         if self._num_batches > 1:
             for chunk in output.chunks:
                 chunk.sequence.in_flight = True
         return output
+
+    def set_limits(self, max_num_seqs: int, decode_prefill_tokens: int) -> None:
+        """
+        Admit up to `max_num_seqs` sequences, and that many prompt tokens beside decodes, from the next step on.
+
+        Both are cut to what the engine was built for, and are 1 at least. Nobody who runs is sent back.
+        """
+        self.max_num_seqs = min(max(1, max_num_seqs), self._capacity)
+        self.decode_prefill_tokens = min(max(1, decode_prefill_tokens), self.budget.max_tokens)
 
     def relieve(self, output: SchedulerOutput) -> Sequence | None:
         """
@@ -277,7 +287,7 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence) -> bool:
         """Give a waiting sequence a place in the batch and blocks for all its tokens, if both are there."""
-        if len(self._running) >= min(self._max_num_seqs, self.budget.limit):
+        if len(self._running) >= min(self.max_num_seqs, self.budget.limit):
             return False
         if self._running and not self.budget.may_admit:
             return False

@@ -212,3 +212,26 @@ def test_a_budget_smaller_than_the_batch_is_refused() -> None:
     """A full batch must be able to decode in one step."""
     with pytest.raises(AssertionError, match="could not decode"):
         make(max_num_seqs=8, budget=4)
+
+
+def test_limits_change_between_steps_and_stay_within_what_was_built(make_sequence, scripted_runner) -> None:
+    """A lower limit admits nobody above it and sends nobody back; a higher one is cut to the capacity."""
+    scheduler, _ = make(max_num_seqs=4)
+    for seq_id in range(6):
+        scheduler.add(make_sequence(seq_id, max_tokens=50))
+    runner = scripted_runner(4)
+    output = scheduler.schedule()
+    scheduler.update_from_output(output, runner.execute(output))
+
+    scheduler.set_limits(2, 7)
+    output = scheduler.schedule()
+    scheduler.update_from_output(output, runner.execute(output))
+
+    assert scheduler.num_running == 4
+    assert (scheduler.max_num_seqs, scheduler.decode_prefill_tokens) == (2, 7)
+    scheduler.abort(0)
+    scheduler.abort(1)
+    scheduler.schedule()
+    assert scheduler.num_running == 2
+    scheduler.set_limits(99, 10**9)
+    assert (scheduler.max_num_seqs, scheduler.decode_prefill_tokens) == (4, scheduler.budget.max_tokens)

@@ -1,0 +1,93 @@
+"""Tuning: asks the chosen policy every few seconds and sends the engine what it decides."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from ascendd.config.schema import InstanceConfig
+from ascendd.ipc.messages import Role, Sample, SetLimits
+from ascendd.supervisor.phase import Phase
+from ascendd.supervisor.runtime import Runtime
+from ascendd.tuning.latency_policy import LatencyPolicy
+from ascendd.tuning.observation import Observer
+from ascendd.tuning.policy import Bounds, Limits, Policy
+from ascendd.tuning.queue_policy import QueuePolicy
+
+_DEFAULT_MIN_NUM_SEQS = 32
+# Prompt tokens beside decodes are never fewer: below, a long prompt would not come to its end.
+_MIN_PREFILL_TOKENS = 32
+_NUM_REMEMBERED = 50
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change that was sent to the engine: when (monotonic seconds), to what, and why."""
+
+    at_s: float
+    limits: Limits
+    reason: str
+
+
+def make_policy(config: InstanceConfig, max_prefill_tokens: int) -> Policy:
+    """Return the policy that `tuning` names, for an engine whose step has up to `max_prefill_tokens`."""
+    tuning, most = config.tuning, config.engine.max_num_seqs
+    least = min(_DEFAULT_MIN_NUM_SEQS, most) if tuning.min_num_seqs is None else tuning.min_num_seqs
+    bounds = Bounds(least, most, min(_MIN_PREFILL_TOKENS, max_prefill_tokens), max_prefill_tokens)
+    if tuning.policy == "queue":
+        return QueuePolicy(bounds, raise_above=tuning.raise_above, lower_below=tuning.lower_below)
+    return LatencyPolicy(
+        bounds, first_token_goal_s=tuning.first_token_goal_s, inter_token_goal_s=tuning.inter_token_goal_s
+    )
+
+
+class Tuning:
+    """
+    The loop of one instance. What is in force is read from the engine's own figures, so that a restarted engine, which
+    has the limits of its configuration again, is tuned from there.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._run = runtime
+        self._observer = Observer()
+        self._policy: Policy | None = None
+        self._due_s = 0.0
+        self.changes: deque[Change] = deque(maxlen=_NUM_REMEMBERED)
+
+    def on_tick(self, now_s: float) -> None:
+        """Observe and decide where an interval is over and the instance serves; `now_s` is monotonic."""
+        run = self._run
+        if not run.config.tuning.enabled or run.phase is not Phase.SERVING or now_s < self._due_s:
+            return
+        self._due_s = now_s + run.config.tuning.interval_s
+        samples = run.board.totals()
+        limits = _in_force(samples)
+        if limits is None:
+            return
+        if self._policy is None:
+            self._policy = make_policy(run.config, _gauge(samples, "ascendd_engine_step_token_limit"))
+        decision = self._policy.decide(limits, self._observer.observe(samples, now_s))
+        if decision is None:
+            return
+        chosen = decision.limits
+        run.table.send(Role.ENGINE, SetLimits(chosen.max_num_seqs, chosen.prefill_tokens))
+        self.changes.append(Change(now_s, chosen, decision.reason))
+        more = (chosen.max_num_seqs, chosen.prefill_tokens) > (limits.max_num_seqs, limits.prefill_tokens)
+        run.board.count_tuning("up" if more else "down")
+        run.log.info(
+            "tuning.changed",
+            max_num_seqs=chosen.max_num_seqs,
+            prefill_tokens=chosen.prefill_tokens,
+            reason=decision.reason,
+        )
+
+
+def _in_force(samples: list[Sample]) -> Limits | None:
+    limits = Limits(
+        _gauge(samples, "ascendd_engine_sequence_limit"), _gauge(samples, "ascendd_engine_prefill_token_limit")
+    )
+    return limits if limits.max_num_seqs and limits.prefill_tokens else None
+
+
+def _gauge(samples: list[Sample], name: str) -> int:
+    return next((int(sample.value) for sample in samples if sample.name == name), 0)
