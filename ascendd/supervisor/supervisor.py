@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import functools
+import os
 import signal
 import socket
 import time
@@ -29,8 +29,8 @@ from ascendd.supervisor.departure import Departure
 from ascendd.supervisor.device_probe import DeviceProbe
 from ascendd.supervisor.health import Deadlines, HealthMonitor, step_deadline_s
 from ascendd.supervisor.incident import IncidentBook
-from ascendd.supervisor.operations import Operations
 from ascendd.supervisor.live_checks import LiveChecks, RunLive
+from ascendd.supervisor.operations import Operations
 from ascendd.supervisor.phase import Outcome, Phase, Timing
 from ascendd.supervisor.process import ChildProcess
 from ascendd.supervisor.process_table import ProcessTable

@@ -38,7 +38,9 @@ def test_every_error_of_the_product_has_an_answer(kind: type[Exception]) -> None
     error = as_request_error(kind("reason"))
 
     assert 400 <= error.http_status < 600
-    assert (error.http_status == 503) == isinstance(error, (EngineRestarting, Draining, HostMemoryPressure, InstanceUnavailable))
+    assert (error.http_status == 503) == isinstance(
+        error, (EngineRestarting, Draining, HostMemoryPressure, InstanceUnavailable)
+    )
 
 
 def test_unknown_failure_tells_nothing() -> None:
