@@ -154,6 +154,8 @@ class Readiness:
         if self._down is not None:
             self._down = replace(self._down, waits_for=text)
             self.refresh()
+            # At once: it is no text that merely counts on.
+            self._run.notifier.status(f"{self._run.phase.value}: {self._down.text}")
 
     def tell_serving(self) -> None:
         """Tell API and systemd that the instance serves, and what it does without."""
