@@ -132,7 +132,7 @@ def _of_specification(
     evidence.setdefault("specified", {})[speed["soc_name"]] = {**specified.speeds, "origin": specified.origin}
     unknown = [_LABELS[key][0] for key in _LABELS if key not in specified.speeds]
     if unknown:
-        text = f'Measure a sound one and write it into the policy: "chip_speed": {{"{speed["soc_name"]}": {{...}}}}.'
+        text = f"Measure a sound one and write its speeds into the policy, under chip_speed and {speed['soc_name']}."
         said = f"no {' and '.join(unknown)} speed is specified for {speed['soc_name']}, so chip {chip} was not judged"
         return [Finding(Verdict.WARN, said, Remedy(DEVICE_SLOW, text))]
     findings = []

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ascendd.config.key_file import read_keys
 from ascendd.errors import InstanceUnavailable, InvalidRequest, ModelUnknown, QueueFull, RequestError
-from ascendd.gateway.keys import NamedKeys
+from ascendd.gateway.keys import NamedKeys, upstream_key
 from ascendd.gateway.pool import Attempt, Candidates, InstancePool
 from ascendd.gateway.request_facts import RequestFacts
 from ascendd.gateway.rules import BY_NAME, Choice, RuleBook
@@ -33,7 +32,7 @@ class Dispatcher:
         self.headers: Mapping[str, dict[str, str]] = {
             entry.name: {}
             if entry.api_key_file is None
-            else {"Authorization": f"Bearer {read_keys(Path(entry.api_key_file))[0]}"}
+            else {"Authorization": f"Bearer {upstream_key(Path(entry.api_key_file))}"}
             for entry in config.instances
         }
         self.pool: InstancePool = InstancePool(config, None if earlier is None else earlier.pool)

@@ -30,7 +30,7 @@ Comparison = str | int | float
 
 
 class GatewayListen(ListenSection, frozen=True):
-    """The address that clients use. A line of api_key_file is `KEY # NAME`; rules know a key by its name."""
+    """The address that clients use. Keys are made by `ascendd key add`; rules know a key by its name."""
 
     port: int = 8080
     max_body_bytes: Bytes = "8MiB"

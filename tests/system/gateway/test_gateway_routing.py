@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from ascendd.config.credentials import Credential, digest_of
+
 if TYPE_CHECKING:
     from .conftest import Process, ScriptedInstance  # type: ignore[import-not-found]
 
@@ -53,7 +55,12 @@ def _house(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> House:
     folder = tmp_path_factory.mktemp("house")
-    (folder / "clients").write_text("client-key-a # team-a\nclient-key-b # team-b\n")
+    (folder / "clients").write_text(
+        "".join(
+            Credential(f"team-{team}", digest_of(f"client-key-{team}"), frozenset({"infer"})).line() + "\n"
+            for team in "ab"
+        )
+    )
     (folder / "upstream").write_text("gateway-own-key\n")
     big, small = scripted("big"), scripted("small")
     config: dict[str, Any] = {

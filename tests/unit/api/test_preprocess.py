@@ -105,7 +105,7 @@ def test_a_chat_is_cleaned_before_the_template(byte_level_tokenizer: ModelTokeni
     )
     template = ChatTemplate(TEMPLATE, {})
     section = PreprocessSection(whitespace="inline", truncate="last")
-    prompt = asyncio.run(chat_prompt(body, byte_level_tokenizer, template, Preprocessor(section)))
+    prompt = asyncio.run(chat_prompt(body, byte_level_tokenizer, template, preprocessor=Preprocessor(section)))
 
     assert prompt.text == "[system]be kind[user]a b[assistant]"
     count = byte_level_tokenizer.count
