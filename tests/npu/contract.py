@@ -313,7 +313,9 @@ def forward(name: str, dtype: torch.dtype) -> None:
     for chunks in steps():
         inputs = batch.prepare(chunks).to("meta")
         cos, sin = rotary.rows(inputs.rotary_rows)
-        logits = model.forward(inputs.token_ids, ForwardContext(cos, sin, caches, inputs.attention, inputs.sample_rows))
+        context = ForwardContext(cos, sin, caches, inputs.attention, inputs.sample_rows)
+        x, residual = model.forward(model.enter(inputs.token_ids), None, context)
+        logits = model.logits(x, residual, context)
         assert logits.shape == (len(chunks), facts.vocab_size), f"{name}: logits {tuple(logits.shape)}"
         assert logits.dtype == torch.float32
         for part in chunks:

@@ -203,4 +203,4 @@ def test_out_of_vocabulary_is_400_and_the_engine_lives(post: Post, body: dict[st
     assert status == 400
     assert "out of vocabulary" in answer["error"]["message"]
     assert "319" in answer["error"]["message"]
-    assert choice(post)["text"]
+    assert choice(post)["finish_reason"]

@@ -19,7 +19,9 @@ JUNK: list[Any] = [
 
 
 @pytest.fixture(scope="module")
-def api(shared_api):
+def api(shared_api, script):
+    # The test of another file may have left its own script.
+    shared_api.engine.script = lambda _: script(shared_api.ids("hello world "))
     return shared_api
 
 
@@ -82,8 +84,8 @@ def fuzz(api, document, num: int, seed: int) -> None:
 
 
 def test_malformed_bodies_are_answered_as_documented(api, document) -> None:
-    """Of 300 bodies with junk in their fields none is a 5xx or a status that the document does not have."""
-    fuzz(api, document, 300, 1)
+    """Of 100 bodies with junk in their fields none is a 5xx or a status that the document does not have."""
+    fuzz(api, document, 100, 1)
 
     assert api.alive()
     assert "Traceback" not in api.log

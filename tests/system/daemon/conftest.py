@@ -53,9 +53,17 @@ class Daemon:
             return 0
 
     def metrics(self) -> dict[str, float]:
-        """Return name{labels} -> value of the scrape page."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=5) as response:
-            page = response.read().decode()
+        """Return name{labels} -> value of the scrape page; wait where it was asked too often."""
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=5) as response:
+                    page = response.read().decode()
+                break
+            except urllib.error.HTTPError as refusal:
+                with refusal:
+                    if refusal.code != 429:
+                        raise
+                time.sleep(0.2)
         lines = (line.rsplit(" ", 1) for line in page.splitlines() if line and not line.startswith("#"))
         return {name: float(value) for name, value in lines}
 

@@ -30,7 +30,7 @@ def test_all_checks_pass_on_a_sound_910b_machine(machine: Any) -> None:
     }
     assert "compiled, opened device 0" in results["acl-sample"].summary
     assert exit_code(list(results.values())) is DoctorExit.PASS
-    assert {result.verdict for result in deep} == {Verdict.FAIL}
+    assert {result.verdict for result in deep} <= {Verdict.FAIL, Verdict.ERROR}
     assert results["npu-presence"].evidence["counts"] == {"pci": 8, "nodes": 8, "npu_smi": 8, "acl": 8}
     assert "Ascend910B3" in results["acl-runtime"].summary
     assert "checksums of 4 files equal" in results["model-artefact"].summary
