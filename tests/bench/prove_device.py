@@ -3,7 +3,8 @@
 Prove that an accelerator computes what the CPU does: `python tests/bench/prove_device.py MODEL --device cuda|npu`.
 
 Serves MODEL (a converted folder) through the whole daemon in float32, first on the CPU, then on the device: with graphs,
-without, and over --tensor-parallel-size devices where that is given. Asks each for the same greedy answers, one at a
+without, and over --tensor-parallel-size devices where that is given, from the folder packed for that size that
+--parallel-model names. Asks each for the same greedy answers, one at a
 time and all at once, and prints a table. Exit status 0 where every text is the CPU's, else 1.
 """
 
@@ -18,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -64,9 +64,15 @@ def is_ready(base: str) -> bool:
         return False
 
 
-def complete(base: str, prompt: str, num_tokens: int) -> str:
+def model_of(base: str) -> str:
+    """Return the name of the served model."""
+    with urllib.request.urlopen(f"{base}/v1/models", timeout=10) as response:
+        return str(json.load(response)["data"][0]["id"])
+
+
+def complete(base: str, model: str, prompt: str, num_tokens: int) -> str:
     """Return the greedy continuation of `prompt`."""
-    body = json.dumps({"prompt": prompt, "max_tokens": num_tokens, "temperature": 0}).encode()
+    body = json.dumps({"model": model, "prompt": prompt, "max_tokens": num_tokens, "temperature": 0}).encode()
     request = urllib.request.Request(f"{base}/v1/completions", body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=START_S) as response:
         return str(json.load(response)["choices"][0]["text"])
@@ -75,10 +81,11 @@ def complete(base: str, prompt: str, num_tokens: int) -> str:
 def answers(model: str, num_tokens: int, *flags: str) -> tuple[list[str], list[str], float, float]:
     """Return the texts one by one and all at once, seconds of the second, and the graph buckets captured."""
     with served(model, *flags) as (base, metrics):
-        alone = [complete(base, prompt, num_tokens) for prompt in PROMPTS]
+        name = model_of(base)
+        alone = [complete(base, name, prompt, num_tokens) for prompt in PROMPTS]
         began_s = time.monotonic()
         with ThreadPoolExecutor(len(PROMPTS)) as pool:
-            together = list(pool.map(lambda prompt: complete(base, prompt, num_tokens), PROMPTS))
+            together = list(pool.map(lambda prompt: complete(base, name, prompt, num_tokens), PROMPTS))
         took_s = time.monotonic() - began_s
         with urllib.request.urlopen(f"{metrics}/metrics", timeout=10) as response:
             found = re.search(r"^ascendd_engine_graph_buckets (\S+)$", response.read().decode(), re.MULTILINE)
@@ -91,19 +98,22 @@ def main() -> int:
     parser.add_argument("model", help="folder made by ascendd convert")
     parser.add_argument("--device", required=True, choices=("cuda", "npu", "cpu"))
     parser.add_argument("--tensor-parallel-size", type=int, default=1)
+    parser.add_argument("--parallel-model", help="the same model, packed for that size; default: MODEL")
     parser.add_argument("--tokens", type=int, default=32)
     arguments = parser.parse_args()
-    ways = [("graphs", ()), ("eager", ("--enforce-eager", "true"))]
+    ways: list[tuple[str, str, tuple[str, ...]]] = [
+        ("graphs", arguments.model, ()),
+        ("eager", arguments.model, ("--enforce-eager", "true")),
+    ]
     if arguments.tensor_parallel_size > 1:
         size = str(arguments.tensor_parallel_size)
-        ways.append((f"tensor parallel {size}", ("--tensor-parallel-size", size)))
+        packed = arguments.parallel_model or arguments.model
+        ways.append((f"tensor parallel {size}", packed, ("--tensor-parallel-size", size)))
     expected, _, _, _ = answers(arguments.model, arguments.tokens, "--device", "cpu")
     print(f"{'way':<20} {'alone':>7} {'at once':>8} {'buckets':>8} {'tok/s at once':>14}")
     is_same = True
-    for name, flags in ways:
-        alone, together, took_s, buckets = answers(
-            arguments.model, arguments.tokens, "--device", arguments.device, *flags
-        )
+    for name, model, flags in ways:
+        alone, together, took_s, buckets = answers(model, arguments.tokens, "--device", arguments.device, *flags)
         same = [sum(a == b for a, b in zip(texts, expected, strict=True)) for texts in (alone, together)]
         is_same = is_same and same == [len(PROMPTS)] * 2
         speed = len(PROMPTS) * arguments.tokens / took_s
