@@ -123,6 +123,18 @@ def test_ranks_together_give_what_one_gives(tiny_model, start, family, grid) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+@pytest.mark.parametrize("grid", [(8, 1), (1, 4)], ids=["tp8", "pp4"])
+def test_many_ranks_give_what_one_gives(tiny_model, start, grid) -> None:
+    """Eight tensor ranks with each KV head twice, and four stages, draw the tokens of one process."""
+    folder = tiny_model("llama", num_attention_heads=8, num_key_value_heads=4, num_hidden_layers=4)[0]
+    expected, _, _ = answers(start(instance(folder, (1, 1))))
+
+    tokens, _, _ = answers(start(instance(folder, grid)))
+
+    assert tokens == expected
+
+
 @pytest.mark.parametrize("grid", [(2, 1), (1, 2)], ids=["tp2", "pp2"])
 def test_a_pool_that_preempts_gives_the_same_tokens_over_ranks(tiny_model, start, grid) -> None:
     """Sequences that lose their blocks while others are in flight come again and end as they would have."""
