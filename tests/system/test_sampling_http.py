@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import socket
-import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -29,58 +26,23 @@ BUSY = {
 
 
 @pytest.fixture(scope="module")
-def post(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Post]:
+def post(tiny_daemon: Callable[[int, str], AbstractContextManager[int]]) -> Iterator[Post]:
     """A daemon with 24 blocks; posts to a route and returns (status, JSON), in which no Infinity or NaN may be."""
-    folder = tmp_path_factory.mktemp("sampling")
-    subprocess.run([sys.executable, str(TINY_MODEL), str(folder / "tiny")], check=True, capture_output=True, timeout=60)
-    with socket.socket() as first, socket.socket() as second:
-        for sock in (first, second):
-            sock.bind(("127.0.0.1", 0))
-        api_port, metrics_port = first.getsockname()[1], second.getsockname()[1]
-    (folder / "instance.yaml").write_text(
-        f"model: {{path: {folder / 'tiny'}, max_model_len: 256}}\n"
-        f"listen: {{port: {api_port}}}\n"
-        f"metrics: {{port: {metrics_port}}}\n"
-        f"engine: {{device: cpu, max_num_blocks: 24, block_size: {BLOCK}, num_threads: 1}}\n"
-    )
-    command = [sys.executable, "-m", "ascendd", "run", "--instance", "sampling", "--config"]
+    with tiny_daemon(256, f"max_num_blocks: 24, block_size: {BLOCK}") as port:
 
-    def send(path: str, **body: Any) -> tuple[int, Any]:
-        data = json.dumps({"model": "tiny", **body}).encode()
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{api_port}/v1/{path}", data, {"Content-Type": "application/json"}
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=60) as response:
-                status, text = response.status, response.read()
-        except urllib.error.HTTPError as error:
-            status, text = error.code, error.read()
-        return status, json.loads(text, parse_constant=pytest.fail)
+        def send(path: str, **body: Any) -> tuple[int, Any]:
+            data = json.dumps({"model": "tiny", **body}).encode()
+            request = urllib.request.Request(
+                f"http://127.0.0.1:{port}/v1/{path}", data, {"Content-Type": "application/json"}
+            )
+            try:
+                with urllib.request.urlopen(request, timeout=60) as response:
+                    status, text = response.status, response.read()
+            except urllib.error.HTTPError as error:
+                status, text = error.code, error.read()
+            return status, json.loads(text, parse_constant=pytest.fail)
 
-    log_path = folder / "daemon.log"
-    with log_path.open("wb") as log, subprocess.Popen(
-        [*command, str(folder / "instance.yaml")], stdout=log, stderr=log
-    ) as process:  # fmt: skip
-        try:
-            deadline = time.monotonic() + 90
-            while not _is_ready(api_port):
-                assert process.poll() is None, log_path.read_text()
-                assert time.monotonic() < deadline, log_path.read_text()
-                time.sleep(0.1)
-            yield send
-            assert process.poll() is None, log_path.read_text()
-            assert "Traceback" not in log_path.read_text()
-        finally:
-            process.terminate()
-            process.wait(30)
-
-
-def _is_ready(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as response:
-            return bool(response.status == 200)
-    except OSError:
-        return False
+        yield send
 
 
 def choice(post: Post, **body: Any) -> dict[str, Any]:

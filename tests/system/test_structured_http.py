@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -30,44 +29,13 @@ MESSAGES: Any = [{"role": "user", "content": "hi"}]
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
+def client(tiny_daemon: Callable[[int, str], AbstractContextManager[int]]) -> Iterator[openai.OpenAI]:
     """The package, connected to a daemon."""
-    folder = tmp_path_factory.mktemp("structured")
-    subprocess.run([sys.executable, str(TINY_MODEL), str(folder / "tiny")], check=True, capture_output=True, timeout=60)
-    with socket.socket() as first, socket.socket() as second:
-        for sock in (first, second):
-            sock.bind(("127.0.0.1", 0))
-        api_port, metrics_port = first.getsockname()[1], second.getsockname()[1]
-    (folder / "instance.yaml").write_text(
-        f"model: {{path: {folder / 'tiny'}, max_model_len: 1024}}\nlisten: {{port: {api_port}}}\n"
-        f"metrics: {{port: {metrics_port}}}\nengine: {{device: cpu, max_num_blocks: 128, num_threads: 1}}\n"
-    )
-    command = [sys.executable, "-m", "ascendd", "run", "--instance", "structured", "--config"]
-    log_path = folder / "daemon.log"
-    with log_path.open("wb") as log, subprocess.Popen(
-        [*command, str(folder / "instance.yaml")], stdout=log, stderr=log
-    ) as process:  # fmt: skip
-        try:
-            deadline = time.monotonic() + 90
-            while not _is_ready(api_port):
-                assert process.poll() is None, log_path.read_text()
-                assert time.monotonic() < deadline, log_path.read_text()
-                time.sleep(0.1)
-            with openai.OpenAI(api_key="none", base_url=f"http://127.0.0.1:{api_port}/v1", max_retries=0) as made:
-                yield made
-            assert process.poll() is None, log_path.read_text()
-            assert "Traceback" not in log_path.read_text()
-        finally:
-            process.terminate()
-            process.wait(30)
-
-
-def _is_ready(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as response:
-            return bool(response.status == 200)
-    except OSError:
-        return False
+    with (
+        tiny_daemon(1024, "max_num_blocks: 128") as port,
+        openai.OpenAI(api_key="none", base_url=f"http://127.0.0.1:{port}/v1", max_retries=0) as made,
+    ):
+        yield made
 
 
 def ask(client: openai.OpenAI, **body: Any) -> Any:
