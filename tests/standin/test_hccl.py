@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from loopback_ports import free_ports
 
 if TYPE_CHECKING:
     from standin.machine import Machine
@@ -26,17 +26,11 @@ def on_npu(*numbers, dtype=torch.float32):
 Ranks = list["Shell"]
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextlib.contextmanager
 def _group(machine: Machine, folder: pytest.TempPathFactory, **more: str) -> Iterator[Ranks]:
     from standin.shell import Shell
 
-    port = _free_port()
+    (port,) = free_ports(1)
     with contextlib.ExitStack() as stack:
         logs = folder.mktemp("ranks")
         shells = [

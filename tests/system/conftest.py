@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+from loopback_ports import free_ports
 
 TINY_MODEL = Path(__file__).resolve().parent / "tiny_qwen2.py"
 
@@ -25,10 +25,7 @@ def tiny_daemon(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, str]
         folder = tmp_path_factory.mktemp("daemon")
         tiny = folder / "tiny"
         subprocess.run([sys.executable, str(TINY_MODEL), str(tiny)], check=True, capture_output=True, timeout=60)
-        with socket.socket() as first, socket.socket() as second:
-            for sock in (first, second):
-                sock.bind(("127.0.0.1", 0))
-            api_port, metrics_port = first.getsockname()[1], second.getsockname()[1]
+        api_port, metrics_port = free_ports(2)
         (folder / "instance.yaml").write_text(
             f"model: {{path: {tiny}, max_model_len: {max_model_len}}}\n"
             f"listen: {{port: {api_port}}}\n"

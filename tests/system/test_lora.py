@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from loopback_ports import free_ports
 from safetensors.numpy import save_file
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
@@ -122,9 +122,7 @@ def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     (root / "link").symlink_to(outside)
     (folder / "keys").write_text(f"{KEY}\n")
     (folder / "keys").chmod(0o600)
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = int(sock.getsockname()[1])
+    (port,) = free_ports(1)
     (folder / "instance.yaml").write_text(
         f"model:\n  path: {folder / 'tiny'}\n  adapter_root: {root}\n"
         f"  adapters: [{{name: fixed, path: {root / 'fixed'}}}]\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -12,12 +11,13 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from loopback_ports import free_ports
 
 pytestmark = pytest.mark.system
 
@@ -43,15 +43,6 @@ class Daemon:
 
     api_port: int
     metrics_port: int
-
-
-def free_ports(count: int) -> list[int]:
-    """Return loopback ports that nobody has, all different."""
-    with ExitStack() as stack:
-        socks = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in socks:
-            sock.bind(("127.0.0.1", 0))
-        return [int(sock.getsockname()[1]) for sock in socks]
 
 
 def fetch(url: str, body: dict[str, object] | None = None) -> str:

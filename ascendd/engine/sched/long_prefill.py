@@ -5,7 +5,7 @@ The oldest prompt of the best priority comes first, so that every prompt ends. W
 fewer tokens wait or are under way, it has half of the step; the other half is theirs, shortest first, and what they
 leave is its own again. So a prompt gets its first token after at most
 
-    (twice its tokens + those of the shorter ones before it) / half a step, and one step more,
+    (twice its tokens + those of the earlier prompts that lack no more when it comes) / half a step, and one step more,
 
 however long the prompts are that came earlier (twice, because the first does not let anybody pass once it lacks fewer
 itself); and the first is slowed down by a factor of two at most. Prompts that

@@ -7,7 +7,6 @@ import json
 import os
 import runpy
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from typing import Any
 
 import psutil
 import pytest
+from loopback_ports import free_ports
 
 HERE = Path(__file__).resolve().parent
 STEP_S = 0.02
@@ -35,15 +35,6 @@ def eventually(ask: Callable[[], Any], what: str, timeout_s: float = 60.0, detai
                 return answer
         time.sleep(0.1)
     raise AssertionError(f"{what} did not happen within {timeout_s:g} s\n{detail()}")
-
-
-def free_ports(count: int) -> list[int]:
-    """Return loopback ports that nobody has."""
-    socks = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [sock.getsockname()[1] for sock in socks]
-    for sock in socks:
-        sock.close()
-    return ports
 
 
 class Client(threading.Thread):

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from loopback_ports import free_ports
 
 HERE = Path(__file__).resolve().parent
 TIMEOUT_S = 40.0
@@ -165,15 +166,6 @@ TINY_CONFIG = {
     "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 8, "intermediate_size": 8,
     "num_hidden_layers": 1, "num_attention_heads": 1, "vocab_size": 8, "max_position_embeddings": 64,
 }  # fmt: skip
-
-
-def free_ports(count: int) -> list[int]:
-    """Return loopback ports that nobody has, all different."""
-    socks = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [sock.getsockname()[1] for sock in socks]
-    for sock in socks:
-        sock.close()
-    return ports
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ def test_nobody_passes_what_waits_for_memory(make_sequence) -> None:
     assert scheduler.num_waiting == 2
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     budget=st.integers(8, 64),
     own=st.integers(2, 60),
@@ -116,6 +116,7 @@ def test_nobody_passes_what_waits_for_memory(make_sequence) -> None:
 )
 @example(budget=8, own=2, before=[3, 7, 5], num_steps=0)
 @example(budget=8, own=2, before=[10, 10, 8, 8, 8, 8], num_steps=1)
+@example(budget=8, own=16, before=[30, 19, 19], num_steps=5)
 def test_the_wait_does_not_depend_on_longer_prompts(
     make_sequence, budget: int, own: int, before: list[int], num_steps: int
 ) -> None:
@@ -123,13 +124,15 @@ def test_the_wait_does_not_depend_on_longer_prompts(
     scheduler = Scheduler(
         KVCacheManager(160, 16, enable_prefix_caching=False), max_num_seqs=8, max_num_batched_tokens=budget
     )
-    for seq_id, num_prompt in enumerate(before):
-        scheduler.add(make_sequence(seq_id, num_prompt=num_prompt, max_tokens=1))
+    earlier = [make_sequence(seq_id, num_prompt=num, max_tokens=1) for seq_id, num in enumerate(before)]
+    for other in earlier:
+        scheduler.add(other)
     for _ in range(num_steps):
         chunks_of(scheduler)
     sequence = make_sequence(99, num_prompt=own)
     scheduler.add(sequence)
-    shorter = sum(num_prompt for num_prompt in before if num_prompt <= own)
+    lacking = [other.num_uncomputed_tokens for other in earlier if not other.num_output_tokens]
+    shorter = sum(num for num in lacking if num <= own)
 
     assert steps_until(scheduler, sequence) <= -(-(2 * own + shorter) // (budget // 2)) + 1
 
