@@ -97,6 +97,8 @@ class ParallelSection(Section, frozen=True):
 class EngineSection(Section, frozen=True):
     """Batching and KV cache. One of kv_cache_memory, max_num_blocks, gpu_memory_utilization at most; all per device."""
 
+    # native: ascendd's own engine.
+    backend: Literal["native"] = "native"
     device: DeviceKind = "auto"
     max_num_seqs: Annotated[int, Meta(ge=1, le=65_536)] = 64
     # Tokens in one step; default 512 on a CPU, 2048 elsewhere.

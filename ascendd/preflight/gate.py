@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, List, Mapping, Optional
+from typing import AbstractSet, Any, List, Mapping, Optional
 
 from ascendd.errors import ConfigInvalid, PreflightFailed
 from ascendd.preflight.check import CheckResult, Verdict
@@ -25,9 +25,14 @@ GATE_CHECKS = (
 )
 
 
-def run_gate(config: Any, environ: Optional[Mapping[str, str]] = None, root: str = "/") -> List[CheckResult]:
+def run_gate(
+    config: Any,
+    environ: Optional[Mapping[str, str]] = None,
+    root: str = "/",
+    but: AbstractSet[str] = frozenset(),
+) -> List[CheckResult]:
     """
-    Run the fast checks for an InstanceConfig inside the service; return their results.
+    Run the fast checks for an InstanceConfig inside the service, all `but` those with these ids; return their results.
 
     Raises PreflightFailed (fact `results`: plain data of all) when one FAILs, ConfigInvalid when the cause is a value
     in the file. WARN and ERROR do not stop a start:
@@ -41,7 +46,7 @@ def run_gate(config: Any, environ: Optional[Mapping[str, str]] = None, root: str
         root=root,
         environ=dict(os.environ if environ is None else environ),
     )
-    results = run_checks([check for check in find_checks() if check.id in GATE_CHECKS], request)
+    results = run_checks([check for check in find_checks() if check.id in GATE_CHECKS and check.id not in but], request)
     failed = [result for result in results if result.verdict is Verdict.FAIL]
     if failed:
         remedies = [result.remedy.text for result in failed if result.remedy is not None]

@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
-from ascendd.config.model_facts import read_model_facts
 from ascendd.config.schema import InstanceConfig
 from ascendd.errors import AscenddError
 from ascendd.host.systemd import Notifier, listen_fds, watchdog_interval_s
 from ascendd.ipc.control_path import incidents_dir, socket_to_bind
 from ascendd.ipc.messages import Role
+from ascendd.supervisor.backend import backend_of
 from ascendd.supervisor.control import Control
 from ascendd.supervisor.inputs import check_inputs
 from ascendd.supervisor.log_pipe import LogPipe
@@ -78,7 +78,7 @@ def _run(
 ) -> Outcome:
     kind = device_kind(config)
     notifier.status("preflight")
-    read_model_facts(Path(config.model.path))
+    backend_of(config).check(config)
     check_inputs(config)
     doctor = gate(config)
     if config.log.file is not None:
@@ -127,7 +127,7 @@ def preflight(config: InstanceConfig) -> dict[str, Any]:
 
     logger = log.get_logger("supervisor")
     warned: list[str] = []
-    for result in run_gate(config):
+    for result in run_gate(config, but=backend_of(config).skipped_checks):
         if result.verdict in (Verdict.WARN, Verdict.ERROR):
             logger.warning(
                 "supervisor.check", check=result.check_id, verdict=result.verdict.name, summary=result.summary

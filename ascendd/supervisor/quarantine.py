@@ -8,14 +8,13 @@ and that the other chips suffice for, degraded; without it, or where none is lef
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from ascendd.config.model_facts import read_model_facts
 from ascendd.config.schema import InstanceConfig
-from ascendd.errors import AscenddError
 from ascendd.ipc.messages import Fault
+from ascendd.supervisor.backend import backend_of
 from ascendd.supervisor.restart import FailureWindow
 
 # One fault may be an accident; a restart of the group is what it gets.
@@ -84,14 +83,8 @@ class Chips:
         # Ascending, as the engine gets them: rank n has the n-th.
         devices = sorted(parallel.devices if parallel.devices is not None else range(tp_size * pp_size))
 
-        def is_valid_tp(size: int) -> bool:
-            try:
-                read_model_facts(Path(config.model.path)).check_tensor_parallel(size)
-            except AscenddError:
-                return False
-            return True
-
-        return cls(Placement(tp_size, pp_size, tuple(devices)), config.recovery.window_s, is_valid_tp)
+        fits = functools.partial(backend_of(config).fits, config)
+        return cls(Placement(tp_size, pp_size, tuple(devices)), config.recovery.window_s, fits)
 
     def on_fault(self, fault: Fault | None, now_s: float) -> Placement | None:
         """Take a device's fault; return the placement to go on with where its chip is left out and one is left."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from ascendd.config.schema import InstanceConfig
 from ascendd.host.systemd import ENVIRONMENT as SYSTEMD_ENVIRONMENT
 from ascendd.ipc.messages import Role
-from ascendd.supervisor.npu_environment import npu_environment
+from ascendd.supervisor.backend import backend_of
 from ascendd.telemetry.log import INSTANCE_VARIABLE
 
 # Set for every child. TORCH_DEVICE_BACKEND_AUTOLOAD=0: torch must not import vendor packages unasked.
@@ -27,7 +27,6 @@ _EVERY_CHILD = {
 }
 _LIGHT_CHILD = {"OMP_NUM_THREADS": "1"}
 _API = {"TOKENIZERS_PARALLELISM": "false"}
-_DEVICES = re.compile(r"\d{1,4}(,\d{1,4})*", re.ASCII)
 _SECRET_NAME = re.compile(r"(?i)(api_?key|token|secret|password|passwd|credentials?)$")
 
 # The engine leaves the processor to the API where both want it: a late step is a late token, a late API is an outage.
@@ -79,36 +78,17 @@ def build_specs(
         specs[Role.METRICS] = ChildSpec(
             Role.METRICS, argv(Role.METRICS), base | _LIGHT_CHILD, listener="metrics", essential=False
         )
+    backend = backend_of(config)
+    engine = backend.environment(config, instance, kind=kind, environ=environ, num_cores=num_cores)
     specs[Role.ENGINE] = ChildSpec(
         Role.ENGINE,
-        argv(Role.ENGINE),
-        base | engine_environment(config, instance, kind=kind, environ=environ, num_cores=num_cores),
+        (sys.executable, "-m", "ascendd", backend.process),
+        base | engine,
         loads_device=True,
         nice=ENGINE_NICE,
     )
     specs[Role.API] = ChildSpec(Role.API, argv(Role.API), base | _LIGHT_CHILD | _API, listener="api")
     return specs
-
-
-def engine_environment(
-    config: InstanceConfig, instance: str, *, kind: str, environ: Mapping[str, str], num_cores: int
-) -> dict[str, str]:
-    """Return what only the engine gets; a vendor's variable that the unit sets keeps its value."""
-    world_size = config.parallel.tensor_parallel_size * config.parallel.pipeline_parallel_size
-    num_threads = config.engine.num_threads or max(1, num_cores // world_size)
-    env = {"OMP_NUM_THREADS": str(num_threads)}
-    if kind == "npu":
-        devices = config.parallel.devices or _visible_devices(environ, world_size) or list(range(world_size))
-        env |= npu_environment(environ, devices=devices, instance=instance)
-    if kind == "cuda" and config.parallel.devices:
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, config.parallel.devices))
-    return env
-
-
-def _visible_devices(environ: Mapping[str, str], world_size: int) -> list[int]:
-    """Return the first chips that the unit leaves this instance; none where it says nothing of them."""
-    text = environ.get("ASCEND_RT_VISIBLE_DEVICES", "")
-    return [int(part) for part in text.split(",")][:world_size] if _DEVICES.fullmatch(text) else []
 
 
 def inherited_environment(environ: Mapping[str, str]) -> dict[str, str]:
