@@ -17,7 +17,12 @@ ROLES = {
 def main() -> int:
     """Run the role or verb named first on the command line."""
     if len(sys.argv) > 1 and sys.argv[1] in ROLES:
-        module = importlib.import_module(ROLES[sys.argv[1]])
+        try:
+            module = importlib.import_module(ROLES[sys.argv[1]])
+        except Exception as error:
+            from ascendd.ipc.installation import tell_import_failure
+
+            return tell_import_failure(sys.argv[1], sys.argv[2:], error)
         return int(module.main(sys.argv[2:]))
     from ascendd.cli.app import main as cli_main
 

@@ -6,7 +6,8 @@ The error tree of the product, stdlib only.
     |- ConfigError        ConfigFileMissing . ConfigSyntaxError . ConfigInvalid         exit 78
     |- PreflightFailed                                                                  exit 69
     |- ProbeError         ProbeTimeout . ProbeParseError . ProbeUnavailable             exit 69
-    |- HostError          ListenFailed . PermissionMissing . InsufficientHostMemory     exit 71
+    |- HostError          ListenFailed . PermissionMissing . InsufficientHostMemory
+    |                     . InstallationBroken                                          exit 71
     |- ModelError         ModelNotFound . ModelUnsupported . WeightsCorrupt
     |                     . PlanDoesNotFit . ConversionFailed . AdapterInvalid          exit 66
     |- DeviceFault        DeviceUnavailable . DeviceLost . DeviceOutOfMemory
@@ -158,6 +159,13 @@ class InsufficientHostMemory(HostError):
 
     code = "ASD-H04"
     default_remedy = "Free memory, choose a smaller model or dtype, or lower the KV cache size."
+
+
+class InstallationBroken(HostError):
+    """A module, a shared library or a source file of the installation is missing or cannot be loaded."""
+
+    code = "ASD-H05"
+    default_remedy = "Install the release again."
 
 
 class ModelError(AscenddError):

@@ -18,6 +18,7 @@ import msgspec
 from ascendd.config.schema import InstanceConfig
 from ascendd.errors import AscenddError, PeerClosed, ProtocolMismatch
 from ascendd.ipc.channel import BlockingChannel
+from ascendd.ipc.installation import installation_fault
 from ascendd.ipc.messages import ChildFault, Configure, ControlMessage, Fault, Hello, Role
 from ascendd.telemetry import log
 
@@ -78,8 +79,8 @@ def run_role(
     """
     Run `body` as the process of `role` and return its exit status.
 
-    An AscenddError is reported to the supervisor as ChildFault and becomes its exit code; the end of the control
-    link means that the supervisor is gone and ends the process with 0.
+    An AscenddError is reported to the supervisor as ChildFault and becomes its exit code, and so is what cannot be
+    imported; the end of the control link means that the supervisor is gone and ends the process with 0.
     """
     die_with_parent()
     arguments = parse_arguments(role, argv)
@@ -92,7 +93,8 @@ def run_role(
         return body(arguments, channel)
     except PeerClosed:
         return 0
-    except Exception as error:  # the last frame before the exit status
+    except Exception as raised:  # the last frame before the exit status
+        error = raised if isinstance(raised, AscenddError) else installation_fault(raised) or raised
         fault = Fault.from_error(error)
         sys.stderr.write(fault.traceback_text)
         with contextlib.suppress(PeerClosed):

@@ -13,6 +13,7 @@ from ascendd.errors import (
     DeviceUnavailable,
     EngineHung,
     ExitCode,
+    InstallationBroken,
 )
 from ascendd.supervisor.child_exit import Cause, ChildExit
 from ascendd.supervisor.restart import PERMANENT_EXIT_CODES
@@ -24,6 +25,7 @@ class FailureClass(enum.Enum):
     CONFIGURATION = "configuration"  # the same start would fail again: never retried
     MODEL = "model"  # missing, corrupt, too large: never retried
     HOST = "host"  # a port, a right, a check of the host: never retried
+    INSTALLATION = "installation"  # a module or library is missing or broken: never retried
     CRASH = "crash"  # a signal, an exception, an exit without a word: backoff, then the end
     HANG = "hang"  # no progress: as a crash, after the device was looked at
     DEVICE_MEMORY = "device_memory"  # the ladder of a smaller KV cache, then the end
@@ -31,7 +33,9 @@ class FailureClass(enum.Enum):
     HARDWARE = "hardware"  # the device reported a fault of its own: fewer restarts, after the device was looked at
 
 
-NEVER_RETRIED = frozenset({FailureClass.CONFIGURATION, FailureClass.MODEL, FailureClass.HOST})
+NEVER_RETRIED = frozenset(
+    {FailureClass.CONFIGURATION, FailureClass.MODEL, FailureClass.HOST, FailureClass.INSTALLATION}
+)
 
 _BY_EXIT_CODE = {
     ExitCode.USAGE: FailureClass.CONFIGURATION,
@@ -54,9 +58,11 @@ def classify(end: ChildExit) -> FailureClass:
     """
     Return of which class the unasked `end` is.
 
-    The exit status speaks first, since a class of error that is never retried has one of its own; then what the child
-    said of itself, then how it ended.
+    A broken installation is told apart from other faults of the host. Else the exit status speaks first, since a class
+    of error that is never retried has one of its own; then what the child said of itself, then how it ended.
     """
+    if end.fault is not None and end.fault.code == InstallationBroken.code:
+        return FailureClass.INSTALLATION
     if end.status in PERMANENT_EXIT_CODES:
         return _BY_EXIT_CODE[ExitCode(end.status)]
     if end.cause is Cause.HUNG:

@@ -2,7 +2,8 @@
 RecoveryPolicy: what follows from the end of a child. One pure policy: ends and the time go in, reactions come out.
 
     class of the failure             what is done
-    configuration, model, host       never retried: the instance ends with the error
+    configuration, model, host,
+    installation                     never retried: the instance ends with the error
     crash, host memory               backoff with jitter; recovery.max_restarts within window_s, then FAILED
     hang                             as a crash, and the device is looked at before the next start
     device memory                    as a crash, with a smaller KV cache (MemoryLadder); the third time FAILED

@@ -27,6 +27,7 @@ from ascendd.errors import AscenddError, PeerClosed, ProtocolMismatch
 from ascendd.ipc import rank_messages as msg
 from ascendd.ipc.channel import BlockingChannel
 from ascendd.ipc.child import die_with_parent
+from ascendd.ipc.installation import installation_fault
 from ascendd.ipc.messages import Fault
 from ascendd.telemetry import log
 
@@ -60,8 +61,9 @@ def _guarded(channel: BlockingChannel[msg.ToRank]) -> int:
         Worker(channel).run()
     except PeerClosed:
         return 0
-    except Exception as error:  # the last frame before the exit status
+    except Exception as raised:  # the last frame before the exit status
         raised_s = time.monotonic()
+        error = raised if isinstance(raised, AscenddError) else installation_fault(raised) or raised
         fault = Fault.from_error(error)
         sys.stderr.write(fault.traceback_text)
         with contextlib.suppress(PeerClosed):
