@@ -8,26 +8,19 @@ was measured. A check whose requirement failed is SKIPPED with that as the reaso
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
-import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from pathlib import Path
-from typing import Callable, Dict, List, Optional, Sequence, Set, Type
+from typing import Callable, Dict, List, Optional, Sequence, Type
 
 from ascendd.preflight.check import Check, CheckResult, Remedy, Tier, Verdict
 from ascendd.preflight.context import CheckContext, CheckRequest
 from ascendd.preflight.discover import in_order
+from ascendd.preflight.fork_server import CheckLate, ForkServer
 from ascendd.preflight.target import Target
 
-_CHILD = Path(__file__).resolve().with_name("child.py")
-_REAP_S = 2.0
 # Checks mostly wait for tools; more than this only crowd a small machine.
 MAX_AT_ONCE = 12
 _BROKEN = Remedy("ASD-P02", "Run the check alone; if it breaks again, report it with `ascendd doctor --json`.")
@@ -47,13 +40,9 @@ def run_checks(
     results: Dict[str, CheckResult] = {}
     with tempfile.TemporaryDirectory(prefix="ascendd-doctor-") as answers:
         shared = dataclasses.replace(request, answers=answers)
-        round_ = _Round(shared, target, results, on_result)
-        try:
+        with _Round(shared, target, results, on_result) as round_:
             for deep in (False, True):
                 round_.run([cls for cls in ordered if (cls.tier is Tier.DEEP) is deep], 1 if deep else MAX_AT_ONCE)
-        except BaseException:
-            round_.kill()
-            raise
     return [results[cls.id] for cls in ordered]
 
 
@@ -68,7 +57,13 @@ class _Round:
         on_result: Callable[[CheckResult], None],
     ) -> None:
         self._request, self._target, self._results, self._on_result = request, target, results, on_result
-        self._processes: Set[subprocess.Popen[bytes]] = set()
+        self._server: Optional[ForkServer] = None
+
+    def __enter__(self) -> _Round:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._end()
 
     def run(self, checks: Sequence[Type[Check]], at_once: int) -> None:
         """Run `checks`, at most `at_once` of them at the same time."""
@@ -85,19 +80,26 @@ class _Round:
                             if known is not None:
                                 self._keep(known)
                             else:
-                                running[pool.submit(run_isolated, cls, self._request, self._processes)] = cls.id
+                                running[pool.submit(run_isolated, cls, self._request, self._forks())] = cls.id
                     done, _ = wait(running, return_when=FIRST_COMPLETED)
                     for future in done:
                         del running[future]
                         self._keep(future.result())
             except BaseException:
-                self.kill()
+                self._end()  # before the pool waits for its threads, which wait for the checks
                 raise
 
-    def kill(self) -> None:
+    def _forks(self) -> ForkServer:
+        """Return the process to fork from, started by the first check that is not known without running."""
+        if self._server is None:
+            self._server = ForkServer()
+        return self._server
+
+    def _end(self) -> None:
         """End every check that still runs."""
-        for process in list(self._processes):
-            _kill_tree(process)
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
 
     def _keep(self, result: CheckResult) -> None:
         self._results[result.check_id] = result
@@ -113,50 +115,31 @@ class _Round:
         return None
 
 
-def run_isolated(
-    cls: Type[Check], request: CheckRequest, processes: Optional[Set[subprocess.Popen[bytes]]] = None
-) -> CheckResult:
-    """Run one check in a child process, listed in `processes` meanwhile; never raises for what the check does."""
+def run_isolated(cls: Type[Check], request: CheckRequest, server: Optional[ForkServer] = None) -> CheckResult:
+    """Run one check in a process of its own, forked from `server`; never raises for what the check does."""
+    if server is None:
+        with ForkServer() as own:
+            return run_isolated(cls, request, own)
     limit_s = request.patience * (cls.deep_timeout_s if request.deep and cls.deep_timeout_s else cls.timeout_s)
     started = time.monotonic()
 
     def error(summary: str) -> CheckResult:
-        return CheckResult(Verdict.ERROR, summary, {}, _BROKEN, time.monotonic() - started, cls.id)
+        return CheckResult(
+            Verdict.ERROR, f"could not check: {summary}", {}, _BROKEN, time.monotonic() - started, cls.id
+        )
 
-    message = {
-        "sys_path": sys.path,
-        "module": cls.__module__,
-        "name": cls.__name__,
-        "context": request.to_json(),
-    }
-    process = subprocess.Popen(
-        [sys.executable, *_interpreter_flags(), str(_CHILD)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    processes = set() if processes is None else processes
-    processes.add(process)
+    message = {"module": cls.__module__, "name": cls.__name__, "context": request.to_json()}
     try:
-        answer, stderr = process.communicate(json.dumps(message).encode(), limit_s)
-    except subprocess.TimeoutExpired:
-        _kill_tree(process)
-        return error(f"could not check: no answer within {limit_s:g} s, so the check was killed")
-    except BaseException:
-        _kill_tree(process)
-        raise
-    finally:
-        processes.discard(process)
-    # Whatever the check left behind goes with it.
-    _kill_group(process.pid)
-    if process.returncode < 0:
-        return error(f"could not check: the check died of {_signal_name(-process.returncode)}")
+        end = server.run(cls.__module__, message, limit_s)
+    except CheckLate:
+        return error(f"no answer within {limit_s:g} s, so the check was killed")
+    if end.status is not None and end.status < 0:
+        return error(f"the check died of {_signal_name(-end.status)}")
     try:
-        return CheckResult.from_json(json.loads(answer))
+        return CheckResult.from_json(end.answer or {})
     except (ValueError, KeyError, TypeError):
-        lines = stderr.decode("utf-8", "replace").strip().splitlines()
-        return error(f"could not check: {lines[-1] if lines else f'exit status {process.returncode} and no result'}")
+        ending = "the process that checks are forked from died" if end.status is None else f"exit status {end.status}"
+        return error(end.last_line or f"{ending} and no result")
 
 
 def _unmet(check: Check, results: Dict[str, CheckResult]) -> Optional[str]:
@@ -169,40 +152,6 @@ def _unmet(check: Check, results: Dict[str, CheckResult]) -> Optional[str]:
         if result is not None and "unmet" in result.evidence:
             return str(result.evidence["unmet"])
     return None
-
-
-def _interpreter_flags() -> List[str]:
-    """Give the child the same view of installed packages that this process has."""
-    return [flag for flag, is_set in (("-I", sys.flags.isolated), ("-S", sys.flags.no_site)) if is_set]
-
-
-def _kill_tree(process: subprocess.Popen[bytes]) -> None:
-    """Kill the check and its descendants; a tool that it ran has a process group of its own."""
-    for pid in [process.pid, *_descendants(process.pid)]:
-        _kill_group(pid)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.communicate(timeout=_REAP_S)
-
-
-def _kill_group(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-
-
-def _descendants(root: int) -> List[int]:
-    children: Dict[int, List[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            # The name in brackets may hold anything; what follows its last bracket is regular.
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(stat.parent.name))
-    found, waiting = [], [root]
-    while waiting:
-        waiting += (below := children.get(waiting.pop(), []))
-        found += below
-    return found
 
 
 def _signal_name(number: int) -> str:

@@ -3,7 +3,7 @@ How long `ascendd doctor` takes on a fake host of eight chips whose tools answer
 
     python tests/bench/doctor_suite.py [--delay 0.2] [--runs 3]
 
-Prints one line a run and the best; the figure that is recorded is in docs/DOCTOR.md, with the machine that it is of.
+Prints one line a run (wall time, CPU time, critical path) and the best; the figure that is recorded is in docs/DOCTOR.md, with the machine that it is of.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fakehost"))
 
 from fake_machine import HCCN_TOOL, TOOLS, FakeMachine, build_acl
+
+from ascendd.preflight.discover import find_checks, in_order
 
 GOAL_S = 5.0
 
@@ -51,15 +53,25 @@ def measure(root: Path) -> float:
     cpu = os.times()
     cpu_s = cpu.children_user + cpu.children_system - cpu_before.children_user - cpu_before.children_system
     report = json.loads(done.stdout)
-    slowest = sorted(report["checks"], key=lambda check: -check["duration_s"])[:3]
-    shown = ", ".join(f"{check['id']} {check['duration_s']:.1f} s" for check in slowest)
     assert done.returncode == 0, report["summary"]
+    path = critical_path({check["id"]: check["duration_s"] for check in report["checks"]})
     print(
-        f"{took_s:.2f} s wall, {cpu_s:.1f} s of CPU on {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; "
-        f"{len(report['checks'])} checks, slowest {shown}",
+        f"{took_s:.2f} s wall, {cpu_s:.2f} s of CPU (user + system, tools included) on {os.cpu_count()} cores, "
+        f"load {os.getloadavg()[0]:.1f}; {len(report['checks'])} checks, critical path "
+        f"{sum(seconds for _, seconds in path):.2f} s: {', '.join(f'{name} {seconds:.2f}' for name, seconds in path)}",
         flush=True,
     )
     return took_s
+
+
+def critical_path(seconds: dict[str, float]) -> list[tuple[str, float]]:
+    """Return the chain of checks, each required by the next, that takes longest; `seconds` of each by id."""
+    chains: dict[str, list[tuple[str, float]]] = {}
+    for check in in_order([check for check in find_checks() if check.id in seconds]):
+        before = [chains[required] for required in check.requires if required in chains]
+        longest = max(before, key=lambda chain: sum(took for _, took in chain), default=[])
+        chains[check.id] = [*longest, (check.id, seconds[check.id])]
+    return max(chains.values(), key=lambda chain: sum(took for _, took in chain))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """`ascendd doctor --host-root` as an operator types it, on a healthy fake host and on tools that misbehave."""
 
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fake_machine import FakeMachine
+from fake_machine import HCCN_TOOL, TOOLS, FakeMachine
 from fault_cases import CASES
 from host_fault_cases import HOST_CASES as CASES_OF_HOST
 
@@ -199,3 +200,17 @@ def test_explain_runs_nothing_and_names_unknown_checks() -> None:
     assert "(npu-ecc)" in told.stdout.splitlines()[0]
     assert wrong.returncode == 64
     assert "--explain npu-eck: no such check; known: " in wrong.stderr
+
+
+def test_the_suite_takes_less_than_five_seconds_of_two_cores(server: FakeMachine) -> None:
+    """On eight chips whose tools answer after 200 ms; of CPU time, since other work on this machine is none of ours."""
+    for tool in (*TOOLS, Path(HCCN_TOOL).name):
+        server.delay(tool, 0.2)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+
+    done = doctor(server, "--json")
+
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stdout
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 5
+    assert len(verdicts(done)) > 40
