@@ -21,6 +21,8 @@ class Admission:
         self._max_queue = max_queue
         self._restart_wait_s = restart_wait_s
         self._was_ready = False
+        # Whether requests wait for an engine; they do, too, until the supervisor has spoken, for it may say so.
+        self._may_wait = True
         self._waiters: set[asyncio.Future[None]] = set()
         self._num_requests = 0
         self._num_sequences = 0
@@ -35,11 +37,12 @@ class Admission:
         self.engine_state = state
         log.set_episode(state.episode)
         self._was_ready = self._was_ready or state.ready
+        self._may_wait = self._was_ready or state.may_wait
         if state.ready:
             self._engine.resume()
         elif state.is_final:
             self._engine.give_up(state.text)
-        if state.ready or state.is_final:
+        if state.ready or state.is_final or not self._may_wait:
             self._wake()
 
     def drain(self) -> None:
@@ -84,7 +87,8 @@ class Admission:
         """
         Return once requests are served; across a restart of the engine wait for that up to admission.restart_wait_s.
 
-        `deadline` is loop time. Raises Draining or EngineRestarting, and QueueFull where max_queue others wait.
+        Across the first start, too, where systemd holds the listener (EngineState.may_wait). `deadline` is loop time.
+        Raises Draining or EngineRestarting, and QueueFull where max_queue others wait.
         """
         loop = asyncio.get_running_loop()
         until = min(deadline, loop.time() + self._restart_wait_s)
@@ -92,7 +96,7 @@ class Admission:
             try:
                 return self.check_ready()
             except EngineRestarting:
-                if not self._was_ready or self.engine_state.is_final or loop.time() >= until:
+                if not self._may_wait or self.engine_state.is_final or loop.time() >= until:
                     raise
             if len(self._waiters) >= self._max_queue:
                 raise QueueFull(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +22,9 @@ def register(app: typer.Typer) -> None:
         every: Annotated[
             bool, typer.Option("--list", help="List the bundles, the oldest first (the default).")
         ] = False,
+        brief: Annotated[
+            bool, typer.Option("--brief", help="One line: the last cause and the path of its bundle.")
+        ] = False,
         as_json: Annotated[
             bool, typer.Option("--json", help="Print JSON: the list, or with --last the bundle.")
         ] = False,
@@ -28,10 +32,12 @@ def register(app: typer.Typer) -> None:
         """List the incidents that were pinned, or show the last one: its end, fault, last lines, memory, versions."""
         from ascendd.errors import UsageError
 
-        if last and every:
-            raise UsageError("--last and --list exclude each other", remedy="Give one of them.")
+        if last + every + brief > 1:
+            raise UsageError("--last, --list and --brief exclude each other", remedy="Give one of them.")
         found = find(instance)
-        if last:
+        if brief:
+            print(brief_line(instance, found[-1] if found else None, os.environ))
+        elif last:
             if not found:
                 raise UsageError("no incident was pinned", remedy="`ascendd status` shows what runs.")
             path, bundle = found[-1]
@@ -84,11 +90,28 @@ def render(path: Path, bundle: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def brief_line(instance: str | None, newest: tuple[Path, dict[str, Any]] | None, environ: Mapping[str, str]) -> str:
+    """Return the last cause of `instance` and where its bundle is; for OnFailure= also how systemd says it ended."""
+    unit = environ.get("MONITOR_UNIT", "")
+    how = instance or "all instances"
+    if unit:
+        status = f", status {environ['MONITOR_EXIT_STATUS']}" if environ.get("MONITOR_EXIT_STATUS") else ""
+        how = f"{unit} failed: {environ.get('MONITOR_SERVICE_RESULT', 'unknown')}{status}"
+    if newest is None:
+        return f"{how}; no process of it ended unasked: the cause is in its own last lines, `journalctl -u {unit}`"
+    path, bundle = newest
+    fault = bundle["fault"] or {}
+    remedy = f"; remedy: {fault['remedy']}" if fault.get("remedy") else ""
+    return f"{how}; last cause, {_when(bundle)}: {bundle['incident']['reason']}{remedy}; incident bundle: {path}"
+
+
 def _summary(bundle: dict[str, Any]) -> dict[str, Any]:
     return {"instance": bundle["instance"], **bundle["incident"]}
 
 
 def _line(path: Path, bundle: dict[str, Any]) -> str:
-    incident = bundle["incident"]
-    at = datetime.fromtimestamp(incident["unix_s"], timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return f"{at}  {bundle['instance']}  {incident['reason']}  {path}"
+    return f"{_when(bundle)}  {bundle['instance']}  {bundle['incident']['reason']}  {path}"
+
+
+def _when(bundle: dict[str, Any]) -> str:
+    return datetime.fromtimestamp(bundle["incident"]["unix_s"], timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -6,7 +6,8 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
+from pathlib import Path
 from typing import Any
 
 import sdnotify
@@ -123,6 +124,15 @@ def listen_fds(environ: MutableMapping[str, str] | None = None) -> dict[str, int
         name = names[index] if index < len(names) and names[index] else "unknown"
         found.setdefault(name, _FIRST_FD + index)
     return found
+
+
+def credential(name: str, environ: Mapping[str, str]) -> Path | None:
+    """Return the file of a credential that the unit loads (LoadCredential=), None where there is none."""
+    folder = environ.get("CREDENTIALS_DIRECTORY")
+    if not folder:
+        return None
+    path = Path(folder) / name
+    return path if path.is_file() else None
 
 
 def watchdog_interval_s(environ: MutableMapping[str, str] | None = None) -> float | None:

@@ -112,7 +112,8 @@ class EngineState(Message, frozen=True, tag="engine_state"):
 
     `is_final`: the instance has failed or is stopping, so nothing is worth waiting for. `degraded` says what an
     instance that serves does without, `pressure` why it takes no new work; `episode` is the id of the
-    failure that is being recovered from, for log lines.
+    failure that is being recovered from, for log lines. `may_wait`: requests wait for the first start, too, because
+    systemd took their connections before it.
     """
 
     ready: bool
@@ -122,6 +123,7 @@ class EngineState(Message, frozen=True, tag="engine_state"):
     degraded: str = ""
     episode: str = ""
     pressure: str = ""
+    may_wait: bool = False
 
 
 class RunSelfTest(Message, frozen=True, tag="run_self_test"):

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from ascendd.config.schema import InstanceConfig
+from ascendd.config.schema import InstanceConfig, ListenSection
 from ascendd.errors import AscenddError
-from ascendd.host.systemd import Notifier, listen_fds, watchdog_interval_s
+from ascendd.host.systemd import Notifier, credential, listen_fds, watchdog_interval_s
 from ascendd.ipc.control_path import incidents_dir, socket_to_bind
 from ascendd.ipc.messages import Role
 from ascendd.supervisor.backend import backend_of
@@ -23,11 +23,14 @@ from ascendd.supervisor.control import Control
 from ascendd.supervisor.inputs import check_inputs
 from ascendd.supervisor.log_pipe import LogPipe
 from ascendd.supervisor.phase import Outcome
-from ascendd.supervisor.sockets import address_of, open_listener
+from ascendd.supervisor.sockets import address_of, differing_port, open_listener
 from ascendd.supervisor.spec import ChildSpec, build_specs, device_kind, usable_cores
 from ascendd.supervisor.supervisor import Supervisor
 from ascendd.telemetry import log
 from ascendd.telemetry.rotating_log import check_log_file
+
+# What SetCredential= of the unit gives where the instance has no file of keys. An empty file is an error, not this.
+_NO_KEYS = b"no-keys"
 
 
 def run_instance(
@@ -56,7 +59,7 @@ def run_instance(
 
 
 def complete(config: InstanceConfig) -> InstanceConfig:
-    """Return `config` with the model's and its adapters' paths absolute and its name filled in, for every child."""
+    """Return `config` with absolute paths, the model's name, and the keys that the unit loads where it names none."""
     path = Path(os.path.abspath(config.model.path))  # noqa: PTH100 - a link keeps its name: it may be the model's
     adapters = [
         msgspec.structs.replace(adapter, path=os.path.abspath(adapter.path))  # noqa: PTH100 - as above
@@ -64,7 +67,15 @@ def complete(config: InstanceConfig) -> InstanceConfig:
     ]
     name = config.model.name or path.name
     model = msgspec.structs.replace(config.model, path=str(path), name=name, adapters=adapters)
-    return msgspec.structs.replace(config, model=model)
+    return msgspec.structs.replace(config, model=model, listen=_with_keys(config.listen))
+
+
+def _with_keys(listen: ListenSection) -> ListenSection:
+    """Return `listen` with the key file of LoadCredential=api_keys:... where the instance file names none."""
+    keys = credential("api_keys", os.environ) if listen.api_key_file is None else None
+    if keys is None or keys.read_bytes().strip() == _NO_KEYS:
+        return listen
+    return msgspec.structs.replace(listen, api_key_file=str(keys))
 
 
 def _run(
@@ -86,7 +97,8 @@ def _run(
     if specs is None:
         specs = build_specs(config, instance, kind=kind, environ=os.environ, num_cores=usable_cores())
     with contextlib.ExitStack() as stack:
-        listeners = _listen(config, stack)
+        inherited = listen_fds()
+        listeners = _listen(config, inherited, stack)
         log_reader = None
         if Role.LOGWRITER in specs:
             pipe = LogPipe()
@@ -96,7 +108,11 @@ def _run(
             log_reader = pipe.reader
         logger = log.get_logger("supervisor")
         for name, listener in listeners.items():
-            logger.info("supervisor.listening", listener=name, address=address_of(listener))
+            logger.info(
+                "supervisor.listening", listener=name, address=address_of(listener), by_systemd=name in inherited
+            )
+        if "api" in inherited and (other := differing_port(listeners["api"], config.listen.port)) is not None:
+            logger.warning("supervisor.listener_differs", reason=other)
         supervisor = Supervisor(
             config,
             instance,
@@ -112,6 +128,7 @@ def _run(
                 doctor if isinstance(doctor, Mapping) else None,
                 incidents_dir(instance, os.environ),
             ),
+            activated="api" in inherited,
         )
         return asyncio.run(supervisor.run())
 
@@ -136,8 +153,7 @@ def preflight(config: InstanceConfig) -> dict[str, Any]:
     return {"verdict": "warnings" if warned else "pass", "checks": warned}
 
 
-def _listen(config: InstanceConfig, stack: contextlib.ExitStack) -> dict[str, socket.socket]:
-    inherited = listen_fds()
+def _listen(config: InstanceConfig, inherited: dict[str, int], stack: contextlib.ExitStack) -> dict[str, socket.socket]:
     listeners = {"api": stack.enter_context(open_listener("api", config.listen.host, config.listen.port, inherited))}
     if config.metrics.enabled:
         metrics = open_listener("metrics", config.metrics.host, config.metrics.port, inherited)

@@ -62,9 +62,12 @@ class Runtime:
     # Where the instance goes on since a chip was left out.
     placement: Placement | None = None
     incidents: IncidentBook | None = None
+    # Whether systemd holds the listener, so that clients came before the first start was over.
+    activated: bool = False
 
     def __post_init__(self) -> None:
         self.reconfigure(self.config)
+        self.engine_state = msgspec.structs.replace(self.engine_state, may_wait=self.activated)
 
     def reconfigure(self, config: InstanceConfig) -> None:
         """Go on with `config`; a cache that was made smaller stays so. To tell the children is for the caller."""
@@ -137,7 +140,11 @@ class Runtime:
     def tell_api(self, state: EngineState) -> None:
         """Have the API answer with `state` from now on, its successors included."""
         state = msgspec.structs.replace(
-            state, episode=self.episode, degraded=self.degradations.text, pressure=self.pressure
+            state,
+            episode=self.episode,
+            degraded=self.degradations.text,
+            pressure=self.pressure,
+            may_wait=self.activated,
         )
         self.engine_state = state
         if Role.API in self.children and self.children[Role.API].configured:

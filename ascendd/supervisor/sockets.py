@@ -42,6 +42,14 @@ def address_of(listener: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def differing_port(listener: socket.socket, port: int) -> str | None:
+    """Return how the listener that systemd passed differs from `port` of the instance file, None where it does not."""
+    bound = int(listener.getsockname()[1])
+    if port in (0, bound):
+        return None
+    return f"systemd listens on {address_of(listener)} (ListenStream= of the socket unit), listen.port is {port}"
+
+
 def _adopt(name: str, fd: int) -> socket.socket:
     os.set_inheritable(fd, False)
     listener = socket.socket(fileno=fd)

@@ -68,6 +68,7 @@ class Supervisor:
         control: Control | None = None,
         live_checks: RunLive | None = None,
         files: HostFiles | None = None,
+        activated: bool = False,
     ) -> None:
         events: asyncio.Queue[ev.Event] = asyncio.Queue()
         self._run = Runtime(
@@ -79,6 +80,7 @@ class Supervisor:
             table=ProcessTable(specs, listeners, log_reader, events.put_nowait),
             board=StatsBoard(instance, config.model.name or ""),
             children={role: Child(role) for role in specs},
+            activated=activated,
         )
         self._readiness = Readiness(self._run)
         self._departure = Departure(self._run)

@@ -15,133 +15,29 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import traceback
 from pathlib import Path
 from typing import Any
 
-PORT, METRICS_PORT = 8000, 9475
-UNIT = "ascendd@qwen2.service"
-MISSING_UNIT = "ascendd@missing.service"
-DEADLINE_S = 90.0
-
-
-def run(*argv: str) -> str:
-    """Run a command and return what it prints, whatever its status."""
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    return done.stdout + done.stderr
-
-
-def show(unit: str, *names: str) -> dict[str, str]:
-    """Return properties of a unit."""
-    text = run("systemctl", "show", unit, *(f"-p{name}" for name in names))
-    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-
-
-def state(unit: str = UNIT) -> str:
-    """Return the ActiveState."""
-    return show(unit, "ActiveState")["ActiveState"]
-
-
-def wait(condition: Any, what: str, deadline_s: float = DEADLINE_S) -> float:
-    """Wait until `condition` is true and return how long that took."""
-    started = time.monotonic()
-    while not condition():
-        if time.monotonic() - started > deadline_s:
-            raise TimeoutError(f"{what} did not happen within {deadline_s} s\n{run('journalctl', '-n', '60')}")
-        time.sleep(0.05)
-    return time.monotonic() - started
-
-
-class Answer:
-    """Status, headers and body of one HTTP exchange; status 0 where nobody listens."""
-
-    def __init__(self, status: int, head: str = "", body: str = "") -> None:
-        self.status, self.head, self.body = status, head, body
-
-    @property
-    def retry_after(self) -> int | None:
-        """Seconds of Retry-After."""
-        for line in self.head.splitlines():
-            if line.lower().startswith("retry-after:"):
-                return int(line.partition(":")[2])
-        return None
-
-
-def post(max_tokens: int = 1, *, stream: bool = False, on_data: Any = None) -> Answer:
-    """Ask for a completion over a plain socket, so that a stream is seen as it comes."""
-    body = json.dumps(
-        {"model": "qwen2", "prompt": "hello", "max_tokens": max_tokens, "ignore_eos": True, "stream": stream}
-    )
-    request = (
-        f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n{body}"
-    )
-    data = b""
-    try:
-        with socket.create_connection(("127.0.0.1", PORT), 60) as sock:
-            sock.sendall(request.encode())
-            while chunk := sock.recv(65536):
-                data += chunk
-                if on_data is not None:
-                    on_data(data)
-    except ConnectionRefusedError:
-        return Answer(0)
-    except OSError as error:
-        return Answer(-1, str(error), data.decode(errors="replace"))
-    head, _, rest = data.decode(errors="replace").partition("\r\n\r\n")
-    return Answer(int(head.split()[1]) if head else -1, head, rest)
-
-
-class Stream(threading.Thread):
-    """A client that reads a long stream in the background."""
-
-    def __init__(self, max_tokens: int) -> None:
-        super().__init__(daemon=True)
-        self._max_tokens = max_tokens
-        self.flowing = threading.Event()
-        self.answer = Answer(-1)
-
-    def run(self) -> None:
-        """Read to the end."""
-        self.answer = post(self._max_tokens, stream=True, on_data=self._on_data)
-
-    def _on_data(self, data: bytes) -> None:
-        if data.count(b"data: ") >= 5:
-            self.flowing.set()
-
-
-def children() -> dict[str, int]:
-    """Return the pid of each process of the unit by role; the supervisor as `supervisor`."""
-    found = {"supervisor": int(show(UNIT, "MainPID")["MainPID"])}
-    group = show(UNIT, "ControlGroup")["ControlGroup"]
-    for pid in run("systemctl", "show", UNIT, "-pControlGroup") and _pids_of(group):
-        argv = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        for arg in argv:
-            if arg.startswith(b"_"):
-                found[arg.decode()[1:]] = pid
-    return found
-
-
-def _pids_of(group: str) -> list[int]:
-    pids = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if group and group in (entry / "cgroup").read_text():
-                    pids.append(int(entry.name))
-            except OSError:
-                continue
-    return pids
-
-
-def exists(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+from systemd_features import activation, control, reported
+from systemd_machine import (
+    DEADLINE_S,
+    METRICS_PORT,
+    MISSING_UNIT,
+    PORT,
+    REPORT,
+    SOCKET,
+    UNIT,
+    Stream,
+    children,
+    exists,
+    post,
+    run,
+    show,
+    state,
+    wait,
+)
 
 
 def install(repository: Path, bin_folder: Path) -> dict[str, Any]:
@@ -151,8 +47,8 @@ def install(repository: Path, bin_folder: Path) -> dict[str, Any]:
     opt.mkdir(parents=True)
     (opt / "ascendd").symlink_to(bin_folder / "ascendd")
     units = Path("/etc/systemd/system")
-    for name in ("ascendd@.service", "ascendd.slice"):
-        shutil.copy(repository / "systemd" / name, units / name)
+    for file in (repository / "systemd").glob("ascendd*"):
+        shutil.copy(file, units / file.name)
     shutil.copy(repository / "systemd/sysusers.d/ascendd.conf", "/usr/lib/sysusers.d/ascendd.conf")
     shutil.copy(repository / "systemd/tmpfiles.d/ascendd.conf", "/usr/lib/tmpfiles.d/ascendd.conf")
     # The interpreter is below /root here, and a watchdog of 30 s would make the test wait that long.
@@ -162,6 +58,8 @@ def install(repository: Path, bin_folder: Path) -> dict[str, Any]:
     private = ("/tmp", "/var/tmp")
     below_tmp = [folder for folder in (repository, bin_folder.parent) if any(map(folder.is_relative_to, private))]
     bind = "".join(f"BindReadOnlyPaths={folder}\n" for folder in below_tmp)
+    (units / "ascendd-report@.service.d").mkdir()
+    (units / "ascendd-report@.service.d" / "lab.conf").write_text(f"[Service]\nProtectHome=read-only\n{bind}")
     (drop_in / "lab.conf").write_text(f"[Service]\nProtectHome=read-only\nWatchdogSec=5\nRestartSec=1\n{bind}")
     sysusers = run("systemd-sysusers", "ascendd.conf")
     tmpfiles = run("systemd-tmpfiles", "--create", "ascendd.conf")
@@ -179,7 +77,7 @@ def install(repository: Path, bin_folder: Path) -> dict[str, Any]:
     for file in instances.iterdir():
         shutil.chown(file, "root", "ascendd")
     run("systemctl", "daemon-reload")
-    verify = run("systemd-analyze", "verify", UNIT)
+    verify = run("systemd-analyze", "verify", UNIT, SOCKET, REPORT, "ascendd.slice")
     return {
         "sysusers": sysusers,
         "tmpfiles": tmpfiles,
@@ -216,6 +114,7 @@ def security(pids: dict[str, int]) -> dict[str, Any]:
     fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
     return {
         "exposure": run("systemd-analyze", "security", UNIT, "--no-pager").splitlines()[-1],
+        "report_exposure": run("systemd-analyze", "security", REPORT, "--no-pager").splitlines()[-1],
         "user": run("ps", "-o", "user=", "-p", str(pids["engine"])).strip(),
         "nice": run("ps", "-o", "ni=", "-p", str(pids["engine"])).strip(),
         "no_new_privs": fields["NoNewPrivs"].strip(),
@@ -316,7 +215,8 @@ def missing_model() -> dict[str, Any]:
     time.sleep(3.0)  # three times RestartSec: a restart would have happened
     shown = show(MISSING_UNIT, "ActiveState", "ExecMainStatus", "NRestarts", "StatusText", "Result")
     journal = run("journalctl", "-u", MISSING_UNIT, "-o", "cat", "--no-pager")
-    return {"start": text, "journal": journal[-1500:], **shown}
+    wait(lambda: "incident" in reported() or "own last lines" in reported(), "the report of the failure", 20)
+    return {"start": text, "journal": journal[-1500:], "report": reported(), **shown}
 
 
 def journal() -> dict[str, Any]:
@@ -338,10 +238,12 @@ def main(repository: str, bin_folder: str, result: str) -> int:
         facts["missing"] = missing_model()
         facts["start"] = start()
         facts["security"] = security(facts["start"]["pids"])
+        facts["control"] = control()
         facts["kill_engine"] = kill_engine()
         facts["kill_supervisor"] = kill_supervisor(signal.SIGKILL)
         facts["watchdog"] = kill_supervisor(signal.SIGSTOP)
         facts["stop"] = stop()
+        facts["activation"] = activation()
         facts["journal"] = journal()
     except Exception:
         facts["broken"] = traceback.format_exc() + run(

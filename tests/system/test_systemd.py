@@ -77,7 +77,54 @@ def test_the_service_is_confined(facts: dict[str, Any]) -> None:
     assert (security["user"], security["slice"], security["nice"]) == ("ascendd", "ascendd.slice", "5")
     assert (security["no_new_privs"], int(security["capabilities"], 16)) == ("1", 0)
     assert float(security["exposure"].split(": ")[1].split()[0]) < 3.0
+    assert float(security["report_exposure"].split(": ")[1].split()[0]) < 3.0
     assert security["metrics"]
+
+
+def test_the_control_socket_answers_root_and_refuses_a_stranger(facts: dict[str, Any]) -> None:
+    """`ascendd status` of the unit's instance; the socket is the service's, and user nobody is turned away."""
+    control = facts["control"]
+
+    assert (control["phase"], control["mode"], control["owner"]) == ("serving", "0o660", "ascendd")
+    assert control["roles"] == ["api", "engine", "metrics", "supervisor"]
+    assert "serving" not in control["refused"]
+    assert "ASD-H0" in control["refused"]
+
+
+def test_systemd_hears_of_a_reload_with_its_time(facts: dict[str, Any]) -> None:
+    """`systemctl reload`: RELOADING=1 and MONOTONIC_USEC in one message, and the unit is active afterwards."""
+    control = facts["control"]
+
+    assert control["reload"] == ""
+    assert control["heard"]
+    assert all("MONOTONIC_USEC=" in line for line in control["heard"])
+    assert control["state"] == "active"
+
+
+def test_a_request_during_the_start_waits_where_systemd_holds_the_listener(facts: dict[str, Any]) -> None:
+    """The first request starts the unit and gets its token; while the unit is restarted none is refused or reset."""
+    activation = facts["activation"]
+    print(f"the first request was answered {activation['first_s']:.1f} s after it, the start included")
+
+    assert (activation["socket"], activation["before"], activation["slice"]) == ("", "inactive", "ascendd.slice")
+    assert (activation["first"], activation["passed"]) == (200, True)
+    assert set(activation["during_restart"]) <= {200, 503}
+    assert 200 in activation["during_restart"]
+    assert activation["left"] == []
+
+
+def test_keys_come_by_load_credential(facts: dict[str, Any]) -> None:
+    """A key file of mode 0600 that is root's, which the instance file does not name: in force, and in no environment."""
+    activation = facts["activation"]
+
+    assert (activation["first"], activation["without_key"]) == (200, 401)
+    assert not activation["in_environment"]
+
+
+def test_a_failed_unit_leaves_a_line_with_its_cause(facts: dict[str, Any]) -> None:
+    """OnFailure= writes to the journal which unit ended how, and where to read on."""
+    assert "ascendd@missing.service failed: exit-code, status 66" in facts["missing"]["report"]
+    assert "journalctl -u ascendd@missing.service" in facts["missing"]["report"]
 
 
 def test_a_killed_engine_ends_its_stream_and_holds_new_requests(facts: dict[str, Any]) -> None:

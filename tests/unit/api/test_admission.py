@@ -233,7 +233,8 @@ def test_nobody_waits_before_the_first_readiness_nor_while_draining() -> None:
     """A load takes minutes and a drain ends in none: both are answered at once."""
 
     async def body(scene: Scene) -> None:
-        with pytest.raises(EngineRestarting, match="starting"):
+        scene.admission.set_state(EngineState(ready=False, text="loading 3 %"))
+        with pytest.raises(EngineRestarting, match="loading"):
             await scene.admission.wait_ready(deadline())
         await scene.lose(await scene.engine())
         waiting = asyncio.ensure_future(scene.admission.wait_ready(deadline()))
@@ -276,3 +277,33 @@ def test_new_limits_count_from_now_on() -> None:
                 assert scene.admission.num_sequences == 9
 
     play(body, restart_wait_s=0.0, max_queue=0)
+
+
+def test_a_request_waits_for_the_first_start_where_systemd_took_its_connection() -> None:
+    """Socket activation: a request that came before the start is answered by it, or 503 after restart_wait_s."""
+
+    async def body(scene: Scene) -> None:
+        scene.admission.set_state(EngineState(ready=False, text="loading 3 %", may_wait=True))
+        waiting = asyncio.ensure_future(scene.admission.wait_ready(deadline()))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        await scene.engine()
+
+        assert await asyncio.wait_for(waiting, 5) is None
+
+    play(body)
+
+
+def test_a_request_before_the_first_word_of_the_supervisor_waits_for_it() -> None:
+    """Without socket activation it is then told at once what the instance does."""
+
+    async def body(scene: Scene) -> None:
+        waiting = asyncio.ensure_future(scene.admission.wait_ready(deadline()))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        scene.admission.set_state(EngineState(ready=False, text="loading 3 %"))
+
+        with pytest.raises(EngineRestarting, match="loading 3 %"):
+            await asyncio.wait_for(waiting, 5)
+
+    play(body)

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from ascendd.host.systemd import Notifier, listen_fds, watchdog_interval_s
+from ascendd.host.systemd import Notifier, credential, listen_fds, watchdog_interval_s
 
 
 @pytest.fixture
@@ -106,6 +106,16 @@ def test_listeners_are_found_by_name(environ, expected):
     environ = {key: str(os.getpid()) if value == "me" else value for key, value in environ.items()}
 
     assert listen_fds(environ) == expected
+
+
+def test_a_credential_is_a_file_of_the_folder_that_systemd_names(tmp_path):
+    """What the unit does not load, and a process that no unit started, have none."""
+    (tmp_path / "api_keys").write_text("k")
+    environ = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
+
+    assert credential("api_keys", environ) == tmp_path / "api_keys"
+    assert credential("other", environ) is None
+    assert credential("api_keys", {}) is None
 
 
 @pytest.mark.parametrize(
