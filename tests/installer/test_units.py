@@ -47,7 +47,13 @@ def test_uninstall_stops_sockets_first_and_disables_templates(host_with_more) ->
         next(call for call in host_with_more.calls if call.startswith(f"systemctl {verb} ")).split()
         for verb in ("stop", "disable")
     )
-    assert stop[2:] == ["ascendd-added@*.socket", "ascendd@*.socket", "ascendd-added.service", *stop[5:-1], "ascendd@*.service"]
+    assert stop[2:] == [
+        "ascendd-added@*.socket",
+        "ascendd@*.socket",
+        "ascendd-added.service",
+        *stop[5:-1],
+        "ascendd@*.service",
+    ]
     assert not [pattern for pattern in stop if pattern.endswith(".slice")]
     assert {"ascendd-added@.socket", "ascendd@.socket", "ascendd@.service", "ascendd-added.service"} <= set(disable)
     assert host_with_more.tree(with_state=False) == before
