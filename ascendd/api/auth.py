@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,8 +20,8 @@ from ascendd.telemetry.log import get_logger
 
 # Open on purpose: probes of orchestrators carry no keys, and these answers carry no names.
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/health"})
-# What changes the instance; all other paths need the scope infer.
-ADMIN_PATHS = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
+# What changes the instance, and what tells of everybody's requests; all other paths need the scope infer.
+SCOPE_OF_PATH = {"/v1/load_lora_adapter": "admin", "/v1/unload_lora_adapter": "admin", "/metrics": "metrics"}
 
 
 def read_key_file(path: Path) -> list[Credential]:
@@ -74,24 +74,33 @@ class Authenticator:
         """
         if self._credentials is None or path in OPEN_PATHS or self.is_self_test(header):
             return None
-        key = _bearer(header)
-        if key is None:
-            raise AuthenticationFailed(
-                "no API key; send `Authorization: Bearer KEY`", openai_code="invalid_api_key", reason="missing"
-            )
-        digest = digest_of(key)
-        # All digests are compared, so the time tells nothing of which one came close.
-        found = [known for known in self._credentials if hmac.compare_digest(digest, known.digest)]
-        if not found:
-            raise AuthenticationFailed("this API key is not known", openai_code="invalid_api_key", reason="wrong")
-        scope = "admin" if path in ADMIN_PATHS else "infer"
-        if scope not in found[0].scopes:
-            raise ActionForbidden(
-                f"this API key has no scope `{scope}`, which {path[:64]} needs",
-                remedy="Use a key that has the scope, or have one made with `ascendd key add`.",
-                openai_code="insufficient_scope",
-            )
-        return found[0]
+        return find_credential(self._credentials, path, header)
+
+
+def find_credential(credentials: Sequence[Credential], path: str, header: str | None) -> Credential:
+    """
+    Return the one of `credentials` whose key an Authorization `header` carries.
+
+    Raises AuthenticationFailed, or ActionForbidden for a key without the scope that `path` needs.
+    """
+    key = _bearer(header)
+    if key is None:
+        raise AuthenticationFailed(
+            "no API key; send `Authorization: Bearer KEY`", openai_code="invalid_api_key", reason="missing"
+        )
+    digest = digest_of(key)
+    # All digests are compared, so the time tells nothing of which one came close.
+    found = [known for known in credentials if hmac.compare_digest(digest, known.digest)]
+    if not found:
+        raise AuthenticationFailed("this API key is not known", openai_code="invalid_api_key", reason="wrong")
+    scope = SCOPE_OF_PATH.get(path, "infer")
+    if scope not in found[0].scopes:
+        raise ActionForbidden(
+            f"this API key has no scope `{scope}`, which {path[:64]} needs",
+            remedy="Use a key that has the scope, or have one made with `ascendd key add`.",
+            openai_code="insufficient_scope",
+        )
+    return found[0]
 
 
 def _bearer(header: str | None) -> str | None:

@@ -80,6 +80,7 @@ class _Operation:
     answer: type[msgspec.Struct] | None = None
     streams: bool = False
     refuses: bool = False
+    is_text: bool = False
 
 
 OPERATIONS = (
@@ -93,6 +94,7 @@ OPERATIONS = (
     _Operation("get", "/v1/models", "The model and its adapters", answer=ModelList),
     _Operation("get", "/v1/models/{model}", "One of them", answer=ModelCard),
     _Operation("get", "/openapi.json", "This document"),
+    _Operation("get", "/metrics", "The instance's metrics in Prometheus' form", is_text=True),
     _Operation("get", "/livez", "Whether the process answers"),
     _Operation("get", "/readyz", "Whether a request sent now would be served"),
     _Operation("get", "/health", "The same as /readyz"),
@@ -130,6 +132,8 @@ def _operation(item: _Operation, schemas: dict[type[msgspec.Struct], dict[str, A
     answers: dict[str, Any] = {}
     if not item.refuses:
         content: dict[str, Any] = {"application/json": {"schema": schemas[item.answer] if item.answer else {}}}
+        if item.is_text:
+            content = {"text/plain": {"schema": {"type": "string"}}}
         if item.streams:
             content["text/event-stream"] = {"schema": {"type": "string"}}
         answers["200"] = {"description": "Done", "content": content}

@@ -19,7 +19,9 @@ async def run_self_test(service: ApiService, listener: socket.socket, episode: i
     started = time.monotonic()
     timeout_s = service.config.health.self_test_timeout_s
     try:
-        await asyncio.wait_for(_ask(service, own_url(listener), timeout_s), timeout_s)
+        await asyncio.wait_for(
+            _ask(service, own_url(listener, "http" if service.tls is None else "https"), timeout_s), timeout_s
+        )
     except (asyncio.TimeoutError, TimeoutError):
         error: AscenddError = SelfTestFailed(f"no token came back within {timeout_s:g} s (health.self_test_timeout_s)")
     except AscenddError as failure:
@@ -31,13 +33,13 @@ async def run_self_test(service: ApiService, listener: socket.socket, episode: i
     return SelfTestDone(episode, time.monotonic() - started, Fault.from_error(error))
 
 
-def own_url(listener: socket.socket) -> str:
+def own_url(listener: socket.socket, scheme: str = "http") -> str:
     """Return the URL under which this machine reaches `listener`; an address for all interfaces becomes loopback."""
     host, port = listener.getsockname()[:2]
     address = ipaddress.ip_address(host.split("%", 1)[0])
     if address.is_unspecified:
         address = ipaddress.ip_address("127.0.0.1" if address.version == 4 else "::1")
-    return f"http://[{address}]:{port}" if address.version == 6 else f"http://{address}:{port}"
+    return f"{scheme}://[{address}]:{port}" if address.version == 6 else f"{scheme}://{address}:{port}"
 
 
 async def _ask(service: ApiService, url: str, timeout_s: float) -> None:
@@ -51,10 +53,12 @@ async def _ask(service: ApiService, url: str, timeout_s: float) -> None:
     }
     with service.authenticator.one_time_key() as key:
         headers = {"Authorization": f"Bearer {key}"}
+        # Its certificate is for the name that clients use, not for this address: it must be the very one that was read.
+        ssl = True if service.tls is None else aiohttp.Fingerprint(service.tls.certificate.digest)
         # trust_env stays off: a proxy must not come between the daemon and itself.
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s)) as session,
-            session.post(f"{url}/v1/completions", json=body, headers=headers) as response,
+            session.post(f"{url}/v1/completions", json=body, headers=headers, ssl=ssl) as response,
         ):
             answer = await response.json(content_type=None)
             if response.status != 200:

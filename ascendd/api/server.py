@@ -11,6 +11,7 @@ from ascendd.api.openapi import show_document
 from ascendd.api.routes_adapters import load_adapter, unload_adapter
 from ascendd.api.routes_chat import create_chat_completion
 from ascendd.api.routes_completions import create_completion
+from ascendd.api.routes_metrics import show_metrics
 from ascendd.api.routes_models import list_models, show_model
 from ascendd.api.routes_ops import livez, readyz
 from ascendd.api.routes_tokens import detokenize, refuse_embeddings, tokenize
@@ -37,6 +38,7 @@ def build_app(service: ApiService) -> web.Application:
     app.router.add_get("/v1/models", list_models)
     app.router.add_get("/v1/models/{model:.+}", show_model)
     app.router.add_get("/openapi.json", show_document)
+    app.router.add_get("/metrics", show_metrics)
     app.router.add_get("/livez", livez)
     app.router.add_get("/readyz", readyz)
     app.router.add_get("/health", readyz)
@@ -53,6 +55,7 @@ class Server:
 
     def __init__(self, service: ApiService, listener: socket.socket) -> None:
         self._listener = listener
+        self._tls = service.tls
         # A client that goes away cancels its handler, and leaving the handler aborts its sequences.
         self._runner = JsonRunner(
             build_app(service), handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN_TIMEOUT_S
@@ -61,7 +64,12 @@ class Server:
     async def start(self) -> None:
         """Accept connections."""
         await self._runner.setup()
-        await web.SockSite(self._runner, self._listener, backlog=_BACKLOG).start()
+        await web.SockSite(
+            self._runner,
+            self._listener,
+            backlog=_BACKLOG,
+            ssl_context=None if self._tls is None else self._tls.context,
+        ).start()
 
     async def stop(self) -> None:
         """Stop accepting, cut what is left and return."""

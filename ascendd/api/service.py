@@ -26,6 +26,7 @@ from ascendd.api.key_limits import KeyLimits
 from ascendd.api.parameters import UNSUPPORTED, GenerationSpec
 from ascendd.api.preprocess import Preprocessor
 from ascendd.api.prompts import Prompt
+from ascendd.api.server_tls import ServerTls
 from ascendd.api.sse import EventStream
 from ascendd.api.tokenizer import ModelTokenizer
 from ascendd.config.credentials import Credential
@@ -68,9 +69,15 @@ class ApiService:
     """Tokenizer, template, engine link, admission and keys of one instance."""
 
     def __init__(
-        self, config: InstanceConfig, tokenizer: ModelTokenizer, template: ChatTemplate, authenticator: Authenticator
+        self,
+        config: InstanceConfig,
+        tokenizer: ModelTokenizer,
+        template: ChatTemplate,
+        authenticator: Authenticator,
+        tls: ServerTls | None = None,
     ) -> None:
         self.config = config
+        self.tls = tls
         self.model_name = served_name(config)
         self.started_unix_s = int(time.time())
         self.max_body_bytes = parse_bytes(config.listen.max_body_bytes)
@@ -89,23 +96,29 @@ class ApiService:
         self.admission = Admission(self.engine, config.admission.max_queue, config.admission.restart_wait_s)
         self.metrics = MetricStore(API_METRICS)
         self.preprocessor = Preprocessor(config.preprocess)
+        self._show_certificate()
 
     @classmethod
     def load(cls, config: InstanceConfig) -> ApiService:
-        """Read keys, tokenizer and template. Raises ConfigError, PermissionMissing, ModelNotFound or WeightsCorrupt."""
+        """
+        Read keys, certificate, tokenizer and template.
+
+        Raises ConfigError, PermissionMissing, ModelNotFound or WeightsCorrupt.
+        """
         folder = Path(config.model.path)
         authenticator = Authenticator.from_file(config.listen.api_key_file)
+        tls = ServerTls.of(config.listen.tls)
         tokenizer = ModelTokenizer.load(folder)
         template = ChatTemplate.load(folder, tokenizer.config, tokenizer.special_texts)
         if template.problem is not None:
             _log.warning("api.no_chat", reason=template.problem)
-        return cls(config, tokenizer, template, authenticator)
+        return cls(config, tokenizer, template, authenticator, tls)
 
     def reconfigure(self, config: InstanceConfig) -> None:
         """
-        Go on with `config`, of which only keys of config.reload.RELOADABLE may differ, and read the keys anew.
+        Go on with `config`, of which only keys of config.reload.RELOADABLE may differ, and read key files anew.
 
-        A key file that cannot be read leaves the keys as they are; the supervisor has looked at it before.
+        A file that cannot be read leaves keys or certificate as they are; the supervisor has looked at it before.
         """
         self.config = config
         set_level(config.log.level)
@@ -115,6 +128,14 @@ class ApiService:
             self.authenticator.reload(config.listen.api_key_file)
         except AscenddError as error:
             _log.error("api.keys_not_reloaded", code=error.code, error=error.message)
+        if self.tls is not None:
+            self.tls.reload()
+            self._show_certificate()
+
+    def _show_certificate(self) -> None:
+        if self.tls is not None:
+            expiry = self.tls.certificate.not_after_unix_s
+            self.metrics.set("ascendd_tls_certificate_expiry_timestamp_seconds", expiry)
 
     async def admit(self, request: web.Request) -> EngineHello:
         """

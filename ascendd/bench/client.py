@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ class Target:
     ignore_eos: bool = False
     temperature: float = 0.0
     timeout_s: float = 600.0
+    # Whom an https:// server is trusted by; None: the authorities of the host.
+    trusted: ssl.SSLContext | None = None
 
     @property
     def headers(self) -> dict[str, str]:
@@ -70,7 +73,7 @@ class BenchClient:
     async def __aenter__(self) -> BenchClient:
         self._session = aiohttp.ClientSession(
             # Without a limit: the load decides how many connections there are, not the client's pool.
-            connector=aiohttp.TCPConnector(limit=0),
+            connector=aiohttp.TCPConnector(limit=0, ssl=self.target.trusted or True),
             timeout=aiohttp.ClientTimeout(total=self.target.timeout_s),
             headers=self.target.headers,
         )

@@ -51,6 +51,9 @@ def bench(  # noqa: PLR0917 - typer reads one parameter per option
     temperature: Annotated[float, typer.Option(metavar="T", min=0, max=2, help="Sampling temperature.")] = 0.0,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Most time for one request.")] = 600.0,
     seed: Annotated[int, typer.Option(metavar="N", help="The same seed sends the same prompts.")] = 0,
+    ca_file: Annotated[
+        Optional[Path], typer.Option(metavar="FILE", help="Certificates to trust instead of the host's, as PEM.")
+    ] = None,
     api_key_file: Annotated[Optional[Path], typer.Option(metavar="FILE", help="File with the API key.")] = None,
     api_key_env: Annotated[
         Optional[str], typer.Option(metavar="NAME", help="Environment variable with the API key.")
@@ -72,6 +75,7 @@ def bench(  # noqa: PLR0917 - typer reads one parameter per option
     from ascendd.bench.plot import charts, table
     from ascendd.bench.report import Objective, summarize
     from ascendd.bench.run import LoadPlan, measure
+    from ascendd.cli.ca_option import trust
     from ascendd.cli.key_option import read_key
     from ascendd.errors import UsageError
 
@@ -94,7 +98,7 @@ def bench(  # noqa: PLR0917 - typer reads one parameter per option
         seed,
     )
     key = read_key(api_key_file, api_key_env)
-    target = Target(url, model, not completions, key, ignore_eos, temperature, timeout)
+    target = Target(url, model, not completions, key, ignore_eos, temperature, timeout, trust(ca_file))
     live = sys.stderr.isatty()
 
     def progress(text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import ssl
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -42,6 +43,9 @@ def chat(  # noqa: PLR0917 - typer reads one parameter per option
         Optional[float], typer.Option(metavar="T", min=0, max=2, help="Sampling temperature.")
     ] = None,
     max_tokens: Annotated[Optional[int], typer.Option(metavar="N", min=1, help="Most tokens of an answer.")] = None,
+    ca_file: Annotated[
+        Optional[Path], typer.Option(metavar="FILE", help="Certificates to trust instead of the host's, as PEM.")
+    ] = None,
     api_key_file: Annotated[Optional[Path], typer.Option(metavar="FILE", help="File with the API key.")] = None,
     api_key_env: Annotated[
         Optional[str], typer.Option(metavar="NAME", help="Environment variable with the API key.")
@@ -52,12 +56,13 @@ def chat(  # noqa: PLR0917 - typer reads one parameter per option
 
     Exit status: 0 done; 1 an answer broke off; 70 the server did not answer.
     """
+    from ascendd.cli.ca_option import trust
     from ascendd.cli.key_option import read_key
 
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(f"--url {url!r} is not the address of a server; write http://HOST:PORT")
-    link = ChatLink(parts, read_key(api_key_file, api_key_env))
+    link = ChatLink(parts, read_key(api_key_file, api_key_env), trust(ca_file))
     talk = Conversation(model or link.first_model(), system, temperature, max_tokens)
     if not sys.stdin.isatty():
         question = sys.stdin.read().strip()
@@ -121,8 +126,9 @@ class Conversation:
 class ChatLink:
     """One server, asked over a new connection each time; leaving a stream early ends it at the server."""
 
-    def __init__(self, parts: SplitResult, key: str | None) -> None:
+    def __init__(self, parts: SplitResult, key: str | None, trusted: ssl.SSLContext | None = None) -> None:
         self._parts = parts
+        self._trusted = trusted
         self._headers = {"Content-Type": "application/json"}
         if key is not None:
             self._headers["Authorization"] = f"Bearer {key}"
@@ -162,8 +168,12 @@ class ChatLink:
         self, method: str, name: str, body: str | None
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         parts = self._parts
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(parts.hostname or "", parts.port, timeout=600)
+        host = parts.hostname or ""
+        connection = (
+            http.client.HTTPSConnection(host, parts.port, timeout=600, context=self._trusted)
+            if parts.scheme == "https"
+            else http.client.HTTPConnection(host, parts.port, timeout=600)
+        )
         root = parts.path.rstrip("/")
         path = f"{root if root.endswith('/v1') else root + '/v1'}/{name}"
         try:

@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
     def add(
         name: Annotated[str, typer.Argument(help="Who the key is for; stands in logs in place of the key.")],
         file: _File,
-        scopes: Annotated[str, typer.Option("--scopes", help="infer, admin or both, with a comma.")] = "infer",
+        scopes: Annotated[str, typer.Option("--scopes", help="Of infer, metrics and admin, with commas.")] = "infer",
         max_concurrency: Annotated[int | None, typer.Option(min=1, help="Requests at a time.")] = None,
         tokens_per_minute: Annotated[int | None, typer.Option(min=1, help="Tokens, prompts included.")] = None,
     ) -> None:

@@ -63,6 +63,8 @@ FLAGS = (
     Flag(("--host",), "listen", "host", Kind.TEXT, "address of the API; 0.0.0.0 for all interfaces"),
     Flag(("--port",), "listen", "port", Kind.INT, "port of the API"),
     Flag(("--api-key-file",), "listen", "api_key_file", Kind.TEXT, "file with one API key a line"),
+    Flag(("--ssl-certfile",), "listen", "tls.cert_file", Kind.TEXT, "PEM file with the certificate: serve HTTPS"),
+    Flag(("--ssl-keyfile",), "listen", "tls.key_file", Kind.TEXT, "PEM file with its private key"),
     Flag(("--served-model-name",), "model", "name", Kind.TEXT, "name of the model in the API"),
     Flag(("--dtype",), "model", "dtype", Kind.TEXT, "auto, float16 (fp16), bfloat16 (bf16) or float32 (fp32)"),
     Flag(("--max-model-len",), "model", "max_model_len", Kind.INT, "longest prompt plus answer, in tokens"),
@@ -123,10 +125,10 @@ FLAGS = (
 
 _NO_SPECULATION = "speculative decoding is not in this version"
 _NO_RAY = "ranks are processes of this daemon, started by it; nothing else executes them"
-_NO_TLS = "TLS is the work of a reverse proxy in front of the instance"
+_NO_TLS = "only --ssl-certfile and --ssl-keyfile are; the rest of TLS is as safe as OpenSSL's defaults make it"
 _OWN_MODEL_FILES = "the model folder alone decides; change the file in it"
 _NO_MULTIMODAL = "only text models are served in this version"
-_NO_TOOLS = "tool calls and reasoning are not parsed in this version; clients get the text"
+_NO_TOOLS = "calls and reasoning are always told, in the form that the model's template teaches"
 _NO_CORS = "cross-origin headers are the work of a reverse proxy in front of the instance"
 
 REFUSED = (
@@ -157,7 +159,10 @@ REFUSED = (
     Refused(("--enable-auto-tool-choice", "--tool-*", "--reasoning-*", "--enable-reasoning"), _NO_TOOLS),
     Refused(("--limit-mm-*", "--mm-*", "--image-*", "--disable-mm-*"), _NO_MULTIMODAL),
     Refused(("--task", "--runner", "--convert", "--pooler-*"), "only text generation is served"),
-    Refused(("--guided-decoding-*", "--structured-outputs-*"), "guided decoding is not in this version"),
+    Refused(
+        ("--guided-decoding-*", "--structured-outputs-*"),
+        "there is one grammar engine; what a request asks for is in its body",
+    ),
     Refused(("--compilation-config", "-O"), "graphs are on where the device has them; --enforce-eager turns them off"),
     Refused(("--max-seq-len-to-capture", "--cudagraph-*", "--cuda-graph-*"), "the engine chooses the graph sizes"),
     Refused(
@@ -195,8 +200,10 @@ class ServeArguments:
     notes: list[str] = field(default_factory=list)
 
     def set(self, section: str, key: str, value: Any) -> None:
-        """Set one key; the last of equal flags wins."""
-        self.raw.setdefault(section, {})[key] = value
+        """Set one key, `part.key` for one of a part of the section; the last of equal flags wins."""
+        target = self.raw.setdefault(section, {})
+        part, _, name = key.rpartition(".")
+        (target.setdefault(part, {}) if part else target)[name] = value
 
 
 def parse(args: Sequence[str]) -> ServeArguments:

@@ -14,7 +14,7 @@ import re
 import secrets
 from dataclasses import dataclass
 
-SCOPES = ("infer", "admin")
+SCOPES = ("infer", "metrics", "admin")
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
 _MOST = 10**12

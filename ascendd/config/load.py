@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import types
 import typing
 from pathlib import Path
 from typing import Any
@@ -89,13 +90,23 @@ def shape_problems(raw: Any, struct: type[msgspec.Struct], path: str) -> typing.
     for key, hint_type in hints.items():
         if key not in raw:
             continue
-        if isinstance(hint_type, type) and issubclass(hint_type, msgspec.Struct):
-            yield from shape_problems({} if raw[key] is None else raw[key], hint_type, f"{path}.{key}")
+        section = _section(hint_type)
+        if section is not None:
+            # `engine:` with nothing below it is an empty section; one that may be left out is left out so.
+            if raw[key] is not None or section is hint_type:
+                yield from shape_problems({} if raw[key] is None else raw[key], section, f"{path}.{key}")
             continue
         try:
             msgspec.convert(raw[key], hint_type)
         except msgspec.ValidationError as error:
             yield ConfigProblem(f"{path}.{key}", raw[key], _rule(str(error), hint_type), "")
+
+
+def _section(hint_type: Any) -> type[msgspec.Struct] | None:
+    """Return the section that a key is, or may be, else None."""
+    is_choice = typing.get_origin(hint_type) in (typing.Union, types.UnionType)
+    kinds = typing.get_args(hint_type) if is_choice else (hint_type,)
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, msgspec.Struct)), None)
 
 
 def _rule(reason: str, hint_type: Any) -> str:

@@ -40,6 +40,15 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         msgspec.structs.force_setattr(self, key, canonical_dtype(getattr(self, key)))
 
 
+class TlsSection(Section, frozen=True):
+    """Certificate and key of a listener as PEM files, read anew on reload; the key without a password."""
+
+    # The server's own certificate first, then the intermediate ones.
+    cert_file: str
+    # Mode 0640, owner root, group of the service.
+    key_file: str
+
+
 class ListenSection(Section, frozen=True):
     """The address of the OpenAI-compatible API. Port 0 takes a free one (the log names it)."""
 
@@ -50,6 +59,8 @@ class ListenSection(Section, frozen=True):
     max_body_bytes: Bytes = "8MiB"
     # Whether fields of a request that nobody knows are refused instead of ignored.
     strict: bool = False
+    # Serve HTTPS instead of HTTP.
+    tls: TlsSection | None = None
 
 
 class MetricsSection(Section, frozen=True):

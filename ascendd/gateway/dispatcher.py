@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ascendd.config.certificate import check_pair
 from ascendd.errors import InstanceUnavailable, InvalidRequest, ModelUnknown, QueueFull, RequestError
-from ascendd.gateway.keys import NamedKeys, upstream_key
+from ascendd.gateway.keys import NamedKeys, trusted, upstream_key
 from ascendd.gateway.pool import Attempt, Candidates, InstancePool
 from ascendd.gateway.request_facts import RequestFacts
 from ascendd.gateway.rules import BY_NAME, Choice, RuleBook
@@ -25,7 +27,7 @@ class Dispatcher:
     """Rules, instances, keys and figures of one configuration; a reload puts another in its place."""
 
     def __init__(self, config: GatewayConfig, earlier: Dispatcher | None = None) -> None:
-        """Read every key file. Raises ConfigError or PermissionMissing."""
+        """Read every key file and certificate. Raises ConfigError or PermissionMissing."""
         self.config = config
         self.book = RuleBook(config)
         self.keys = NamedKeys(config.listen.api_key_file)
@@ -35,6 +37,9 @@ class Dispatcher:
             else {"Authorization": f"Bearer {upstream_key(Path(entry.api_key_file))}"}
             for entry in config.instances
         }
+        if config.listen.tls is not None:
+            check_pair(config.listen.tls)
+        self.trust: Mapping[str, ssl.SSLContext | bool] = {entry.name: trusted(entry) for entry in config.instances}
         self.pool: InstancePool = InstancePool(config, None if earlier is None else earlier.pool)
         self.metrics: MetricStore = MetricStore(GATEWAY_METRICS) if earlier is None else earlier.metrics
         for rule in self.book.rules:

@@ -1,41 +1,27 @@
-"""Who asks the gateway, and the key it asks an instance with. Only digests of clients' keys stay in memory."""
+"""What the gateway asks an instance with: the key in clear, and whom it trusts to be that instance."""
 
 from __future__ import annotations
 
-import hmac
+import ssl
 from pathlib import Path
 
-from ascendd.config.credentials import Credential, digest_of
+from ascendd.api.auth import find_credential, read_key_file
+from ascendd.config.credentials import Credential
 from ascendd.config.key_file import read_credentials
-from ascendd.errors import ActionForbidden, AuthenticationFailed, ConfigError
+from ascendd.errors import ConfigError
+from ascendd.gateway.schema import InstanceEntry
 
 
 class NamedKeys:
-    """Tells the name of the key that a request carries; without a file everybody is served, under no name."""
+    """Tells whose key a request carries; without a file everybody is served, under no name."""
 
     def __init__(self, path: str | None) -> None:
         """Read `path` (config.credentials has its form). Raises ConfigError or PermissionMissing."""
-        self._credentials: list[Credential] | None = None if path is None else read_credentials(Path(path))
+        self._credentials: list[Credential] | None = None if path is None else read_key_file(Path(path))
 
-    def name_of(self, header: str | None) -> str:
-        """Return the name of the key in an Authorization header. Raises AuthenticationFailed or ActionForbidden."""
-        if self._credentials is None:
-            return ""
-        scheme, _, key = (header or "").strip().partition(" ")
-        if scheme.lower() != "bearer" or not key.strip():
-            raise AuthenticationFailed("no API key; send `Authorization: Bearer KEY`", openai_code="invalid_api_key")
-        digest = digest_of(key.strip())
-        # All are compared, so the time tells nothing of which one came close.
-        found = [known for known in self._credentials if hmac.compare_digest(known.digest, digest)]
-        if not found:
-            raise AuthenticationFailed("this API key is not known", openai_code="invalid_api_key")
-        if "infer" not in found[0].scopes:
-            raise ActionForbidden(
-                "this API key has no scope `infer`",
-                remedy="Use a key that has the scope, or have one made with `ascendd key add`.",
-                openai_code="insufficient_scope",
-            )
-        return found[0].name
+    def check(self, path: str, header: str | None) -> Credential | None:
+        """Return the credential of an Authorization header, None without a file. Raises as api.auth.find_credential."""
+        return None if self._credentials is None else find_credential(self._credentials, path, header)
 
 
 def upstream_key(path: Path) -> str:
@@ -54,3 +40,18 @@ def upstream_key(path: Path) -> str:
         remedy="Write the key that `ascendd key add` printed for the gateway into a file of its own, alone on a line.",
         path=str(path),
     )
+
+
+def trusted(entry: InstanceEntry) -> ssl.SSLContext | bool:
+    """Return whom aiohttp is to trust for `entry`; True: the authorities of the host. Raises ConfigError."""
+    if entry.ca_file is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=entry.ca_file)
+    except OSError as error:
+        reason = error.reason if isinstance(error, ssl.SSLError) else error.strerror
+        raise ConfigError(
+            f"instances: {entry.name}: ca_file {entry.ca_file} cannot be used: {reason}",
+            remedy="Name a PEM file with the certificate of the authority, or the instance's own.",
+            path=entry.ca_file,
+        ) from None

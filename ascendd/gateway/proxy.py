@@ -88,7 +88,8 @@ class Proxy:
 
     async def _pass(self, request: web.Request, passage: Passage) -> web.StreamResponse:
         dispatcher = passage.dispatcher
-        key = dispatcher.keys.name_of(request.headers.get("Authorization"))
+        credential = dispatcher.keys.check(request.path, request.headers.get("Authorization"))
+        key = "" if credential is None else credential.name
         body = await request.read()
         raw: dict[str, Any] = {}
         is_audio = request.path.startswith("/v1/audio/")
@@ -138,7 +139,8 @@ class Proxy:
         instance.begin(num_tokens)
         try:
             url = instance.entry.url.rstrip("/") + request.path
-            async with self._session.post(url, data=body, headers=headers, timeout=timeout) as upstream:
+            trust = dispatcher.trust[instance.name]
+            async with self._session.post(url, data=body, headers=headers, timeout=timeout, ssl=trust) as upstream:
                 _refuse_elsewhere(upstream, instance.name)
                 passage.status = upstream.status
                 told = {

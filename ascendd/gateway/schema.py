@@ -53,6 +53,8 @@ class InstanceEntry(Section, frozen=True):
     modalities: tuple[Modality, ...] = ("text",)
     # File whose first key the gateway sends; clients' keys are never passed on.
     api_key_file: str | None = None
+    # Certificates that vouch for an https:// url, as PEM; default: the authorities of the host.
+    ca_file: str | None = None
     # Prompt tokens plus max_tokens of its open requests, by estimate; at that many it counts as full.
     max_outstanding_tokens: Size | None = None
     ready_path: str = "/readyz"
@@ -177,6 +179,8 @@ def find_problems(config: GatewayConfig) -> Iterator[ConfigProblem]:
         parts = urlsplit(entry.url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.username:
             yield ConfigProblem(f"$.instances[{number}].url", entry.url, "is not http://HOST:PORT", "leave out /v1")
+        if entry.ca_file is not None and parts.scheme != "https":
+            yield ConfigProblem(f"$.instances[{number}].ca_file", entry.ca_file, "needs an https:// url", "")
         if AUTO in served_models(entry):
             yield ConfigProblem(f"$.instances[{number}].models", AUTO, "is the name by which rules are asked for", "")
     for number, rule in enumerate(config.rules):

@@ -14,6 +14,7 @@ import msgspec
 from aiohttp import hdrs, web
 
 from ascendd.api.errors import as_request_error, error_response
+from ascendd.api.server_tls import ServerTls
 from ascendd.api.wire import JsonRunner
 from ascendd.config.quantity import parse_bytes
 from ascendd.errors import AscenddError, InstanceUnavailable, ListenFailed
@@ -39,6 +40,7 @@ class Gateway:
     def __init__(self, config: GatewayConfig, path: Path) -> None:
         self._path = path
         self._dispatcher = Dispatcher(config)
+        self._tls = ServerTls.of(config.listen.tls, "gateway")
         self._page = Exposition("gateway")
         self._notifier = Notifier()
         self._started_unix_s = int(time.time())
@@ -59,7 +61,8 @@ class Gateway:
             runner = JsonRunner(self._app(), handler_cancellation=True, access_log=None, shutdown_timeout=_FAREWELL_S)
             await runner.setup()
             await self._probe_all(session)
-            await web.SockSite(runner, listener, backlog=1024).start()
+            context = None if self._tls is None else self._tls.context
+            await web.SockSite(runner, listener, backlog=1024, ssl_context=context).start()
             host, port = listener.getsockname()[:2]
             _log.info(
                 "gateway.listening", host=host, port=port, metrics_port=None if metrics is None else metrics.server_port
@@ -97,7 +100,7 @@ class Gateway:
 
     async def _models(self, request: web.Request) -> web.Response:
         try:
-            self._dispatcher.keys.name_of(request.headers.get("Authorization"))
+            self._dispatcher.keys.check(request.path, request.headers.get("Authorization"))
         except AscenddError as error:
             return error_response(as_request_error(error))
         names = [AUTO] if self._dispatcher.book.rules else []
@@ -131,6 +134,8 @@ class Gateway:
         old = self._dispatcher.config
         kept = [key for key in ("listen", "metrics") if _place(old, key) != _place(config, key)]
         self._dispatcher = fresh
+        if self._tls is not None:
+            self._tls.reload()
         _log.info("gateway.reloaded", rules=len(config.rules), instances=len(config.instances), needs_restart=kept)
 
     async def _watch(self, session: aiohttp.ClientSession) -> None:
@@ -146,7 +151,9 @@ class Gateway:
         timeout = aiohttp.ClientTimeout(total=dispatcher.config.probe.timeout_s)
         url = instance.entry.url.rstrip("/") + instance.entry.ready_path
         try:
-            async with session.get(url, headers=dispatcher.headers[instance.name], timeout=timeout) as response:
+            trust = dispatcher.trust[instance.name]
+            headers = dispatcher.headers[instance.name]
+            async with session.get(url, headers=headers, timeout=timeout, ssl=trust) as response:
                 is_up, reason = response.status == 200, f"{instance.entry.ready_path} answers {response.status}"
         except (aiohttp.ClientError, asyncio.TimeoutError, TimeoutError, OSError) as error:
             is_up, reason = False, f"{type(error).__name__}: {error}"
@@ -183,9 +190,9 @@ def bind(host: str, port: int) -> socket.socket:
         raise ListenFailed(f"{host}:{port} cannot be listened on: {error.strerror}", host=host, port=port) from error
 
 
-def _place(config: GatewayConfig, key: str) -> tuple[str, int]:
+def _place(config: GatewayConfig, key: str) -> tuple[object, ...]:
     section = getattr(config, key)
-    return section.host, section.port
+    return section.host, section.port, getattr(section, "tls", None)
 
 
 async def _hide_software(_request: web.Request, response: web.StreamResponse) -> None:

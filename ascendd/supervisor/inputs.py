@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from ascendd.config.certificate import check_pair
 from ascendd.config.key_file import read_credentials
 from ascendd.config.schema import AdapterEntry, InstanceConfig
 from ascendd.errors import AdapterInvalid, PermissionMissing
@@ -16,13 +17,16 @@ _WEIGHTS_NAME = "adapter_model.safetensors"
 
 def check_inputs(config: InstanceConfig) -> None:
     """
-    Open the key file and each adapter of `config`.
+    Open the key file, the certificate with its key, and each adapter of `config`.
 
-    Raises ConfigError for a key file without keys, PermissionMissing for a file that this user cannot read and
-    AdapterInvalid for a folder that holds no adapter. Whether an adapter fits the model is for the engine to say.
+    Raises ConfigError for a key file without keys and for a certificate that is broken or expired, PermissionMissing
+    for a file that this user cannot read and AdapterInvalid for a folder that holds no adapter. Whether an adapter
+    fits the model is for the engine to say.
     """
     if config.listen.api_key_file is not None:
         read_credentials(Path(config.listen.api_key_file))
+    if config.listen.tls is not None:
+        check_pair(config.listen.tls)
     for adapter in config.model.adapters:
         _check_adapter(adapter)
 

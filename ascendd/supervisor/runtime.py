@@ -64,6 +64,8 @@ class Runtime:
     incidents: IncidentBook | None = None
     # Whether systemd holds the listener, so that clients came before the first start was over.
     activated: bool = False
+    # Where /metrics listens by now, for the API's own /metrics; the file may say port 0.
+    metrics_address: tuple[str, int] | None = None
 
     def __post_init__(self) -> None:
         self.reconfigure(self.config)
@@ -85,7 +87,12 @@ class Runtime:
                 pipeline_parallel_size=self.placement.pp_size,
                 devices=list(self.placement.devices),
             )
-        self.config_json = msgspec.json.encode(msgspec.structs.replace(config, engine=engine, parallel=parallel))
+        metrics = config.metrics
+        if self.metrics_address is not None:
+            metrics = msgspec.structs.replace(metrics, host=self.metrics_address[0], port=self.metrics_address[1])
+        self.config_json = msgspec.json.encode(
+            msgspec.structs.replace(config, engine=engine, parallel=parallel, metrics=metrics)
+        )
 
     def open_episode(self, number: int) -> None:
         """Begin episode `number` of this supervisor; its id is unlike that of any other start."""

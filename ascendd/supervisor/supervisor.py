@@ -73,7 +73,7 @@ class Supervisor:
         events: asyncio.Queue[ev.Event] = asyncio.Queue()
         self._run = Runtime(
             config=config,
-            address=address_of(listeners["api"]),
+            address=("" if config.listen.tls is None else "https://") + address_of(listeners["api"]),
             timing=timing or Timing(),
             notifier=notifier or Notifier(),
             events=events,
@@ -81,6 +81,7 @@ class Supervisor:
             board=StatsBoard(instance, config.model.name or ""),
             children={role: Child(role) for role in specs},
             activated=activated,
+            metrics_address=listeners["metrics"].getsockname()[:2] if "metrics" in listeners else None,
         )
         self._readiness = Readiness(self._run)
         self._departure = Departure(self._run)

@@ -129,6 +129,10 @@ API_METRICS = (
     _counter("ascendd_http_responses_total", "HTTP responses sent.", "route", "status"),
     _counter("ascendd_preprocess_removed_tokens_total", "Prompt tokens that preprocessing removed, by step.", "step"),
     _counter("ascendd_request_aborts_total", "Requests given up because their client went away."),
+    _gauge(
+        "ascendd_tls_certificate_expiry_timestamp_seconds",
+        "Unix time at which the served certificate expires; 0 without TLS.",
+    ),
 )
 
 SUPERVISOR_METRICS = (

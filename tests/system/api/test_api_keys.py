@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ KEYS = {
     "plain": Credential("plain", digest_of("plain"), frozenset({"infer"})),
     "narrow": Credential("narrow", digest_of("narrow"), frozenset({"infer"}), max_concurrency=1),
     "poor": Credential("poor", digest_of("poor"), frozenset({"infer"}), tokens_per_minute=10),
+    "scraper": Credential("scraper", digest_of("scraper"), frozenset({"metrics"})),
     "admin": Credential("ops", digest_of("admin"), frozenset({"admin"})),
 }
 TEMPLATE = "{% if tools %}<tool_call>{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}<think>"
@@ -23,13 +27,36 @@ TEMPLATE = "{% if tools %}<tool_call>{% endif %}{% for m in messages %}{{ m.cont
 
 @pytest.fixture(scope="module")
 def api(start_api, script, tmp_path_factory):
-    """A process with four keys and a template with tools and reasoning."""
+    """A process with keys of every scope, a template with tools and reasoning, and a scrape page beside it."""
     path: Path = tmp_path_factory.mktemp("keys") / "keys"
     path.write_text("".join(f"{item.line()}\n" for item in KEYS.values()), encoding="utf-8")
     path.chmod(0o600)
-    api = start_api(listen={"api_key_file": str(path)}, tokenizer_config={"chat_template": TEMPLATE})
+    page = ThreadingHTTPServer(("127.0.0.1", 0), _ScrapePage)
+    threading.Thread(target=page.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    api = start_api(
+        listen={"api_key_file": str(path)},
+        metrics={"port": page.server_address[1]},
+        tokenizer_config={"chat_template": TEMPLATE},
+    )
     api.attach_engine(lambda _: script(api.ids("hello ")))
-    return api
+    yield api
+    page.shutdown()
+    page.server_close()
+
+
+class _ScrapePage(BaseHTTPRequestHandler):
+    """What the metrics process would answer: a page that names the form it was asked for."""
+
+    def log_message(self, *_args) -> None:
+        """Stay silent."""
+
+    def do_GET(self) -> None:
+        data = f"# asked for {self.headers.get('Accept')}\nascendd_instance_ready 1.0\n".encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
 
 
 def bearer(key: str) -> dict[str, str]:
@@ -45,6 +72,36 @@ def test_scopes(api):
     assert api.request("POST", "/v1/load_lora_adapter", loading, bearer("admin")).error["code"] != "insufficient_scope"
     assert api.complete(bearer("admin")).error["code"] == "insufficient_scope"
     assert '"key":"plain"' in api.log.replace('": "', '":"') or "key=plain" in api.log
+
+
+def test_metrics_are_for_keys_of_that_scope(api, shared_api):
+    """/metrics on the API's address needs the scope metrics, which opens nothing else; without a key file it is 403."""
+    page = api.request("GET", "/metrics", None, {**bearer("scraper"), "Accept": "text/plain"})
+    others = {key: api.request("GET", "/metrics", None, bearer(key)).status for key in ("plain", "admin", "unknown")}
+    elsewhere = {
+        path: api.request("GET", path, None, bearer("scraper")).status
+        for path in ("/v1/models", "/openapi.json", "/nothing", "/metrics/")
+    }
+    keyless = shared_api.request("GET", "/metrics")
+
+    assert page.status == 200
+    assert page.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert page.body == b"# asked for text/plain\nascendd_instance_ready 1.0\n"
+    assert others == {"plain": 403, "admin": 403, "unknown": 401}
+    assert set(elsewhere.values()) == {403}, elsewhere
+    assert keyless.status == 403
+    assert "loopback" in keyless.error["message"]
+
+
+def test_every_route_is_denied_without_a_key(api):
+    """Of all routes that the server registers, none but the three probes answers without a key."""
+    source = (Path(__file__).resolve().parents[3] / "ascendd" / "api" / "server.py").read_text(encoding="utf-8")
+    routes = re.findall(r'app\.router\.add_(get|post)\("([^"]+)"', source)
+    statuses = {path: api.request(method.upper(), path.partition("{")[0]).status for method, path in routes}
+    opened = {path for path, status in statuses.items() if status != 401}
+
+    assert len(routes) >= 14
+    assert opened == {"/livez", "/readyz", "/health"}
 
 
 def test_one_request_at_a_time(api, script):

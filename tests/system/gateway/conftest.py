@@ -147,11 +147,12 @@ def start_instance(start: Callable[..., Process], tmp_path_factory: pytest.TempP
     """Start `ascendd serve` over a small random model called `name`; returns at once."""
     write: Callable[..., Path] = runpy.run_path(str(HERE.parent / "tiny_qwen2.py"))["write"]
 
-    def begin(name: str, seed: int) -> Process:
+    def begin(name: str, seed: int, *flags: str) -> Process:
         folder = write(tmp_path_factory.mktemp("model") / name, seed)
         return start(
-            "serve", str(folder), "--port", "0", "--metrics-port", "0", "--device", "cpu", "--max-num-seqs", "8"
-        )
+            "serve", str(folder), "--port", "0", "--metrics-port", "0", "--device", "cpu", "--max-num-seqs", "8",
+            *flags,
+        )  # fmt: skip
 
     return begin
 

@@ -168,7 +168,7 @@ def test_line_of_a_credential_is_read_back() -> None:
     [
         ("sha256:12 name=a", "64 hexadecimal"),
         ("two words", "a key alone"),
-        (f"sha256:{'0' * 64} scopes=all", "must be of: infer, admin"),
+        (f"sha256:{'0' * 64} scopes=all", "must be of: infer, metrics, admin"),
         (f"sha256:{'0' * 64} name=a/b", "letters, digits"),
         (f"sha256:{'0' * 64} max_concurrency=0", "whole number from 1"),
         (f"sha256:{'0' * 64} tokens_per_minute=-5", "whole number from 1"),
