@@ -39,7 +39,7 @@ def test_add_list_revoke(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     ("args", "status", "words"),
     [
         (["add", "a/b"], 64, "letters, digits"),
-        (["add", "c", "--scopes", "root"], 64, "must be of: infer, admin"),
+        (["add", "c", "--scopes", "root"], 64, "must be of: infer, metrics, admin"),
         (["add", "a"], 78, "has a key named a"),
         (["revoke", "b"], 78, "has no key named b"),
         (["revoke", "a"], 78, "the last key"),
