@@ -128,7 +128,7 @@ _NO_RAY = "ranks are processes of this daemon, started by it; nothing else execu
 _NO_TLS = "only --ssl-certfile and --ssl-keyfile are; the rest of TLS is as safe as OpenSSL's defaults make it"
 _OWN_MODEL_FILES = "the model folder alone decides; change the file in it"
 _NO_MULTIMODAL = "only text models are served in this version"
-_NO_TOOLS = "calls and reasoning are always told, in the form that the model's template teaches"
+_NO_TOOLS = "tool calls and reasoning are always told, in the form that the model's template teaches"
 _NO_CORS = "cross-origin headers are the work of a reverse proxy in front of the instance"
 
 REFUSED = (
@@ -161,7 +161,7 @@ REFUSED = (
     Refused(("--task", "--runner", "--convert", "--pooler-*"), "only text generation is served"),
     Refused(
         ("--guided-decoding-*", "--structured-outputs-*"),
-        "there is one grammar engine; what a request asks for is in its body",
+        "there is one engine of guided decoding; a request says in its body what it wants",
     ),
     Refused(("--compilation-config", "-O"), "graphs are on where the device has them; --enforce-eager turns them off"),
     Refused(("--max-seq-len-to-capture", "--cudagraph-*", "--cuda-graph-*"), "the engine chooses the graph sizes"),

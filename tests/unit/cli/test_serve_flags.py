@@ -7,7 +7,7 @@ import pytest
 from ascendd.cli import app as cli
 from ascendd.cli.serve import build_config, help_text
 from ascendd.cli.serve_flags import FLAGS, NOTED, REFUSED, Kind
-from ascendd.config.schema import AdapterEntry
+from ascendd.config.schema import AdapterEntry, TlsSection
 from ascendd.errors import UsageError
 
 # flag and what follows it -> key of the configuration and its value
@@ -74,6 +74,8 @@ SETS = [
         [AdapterEntry(name="a", path="/a"), AdapterEntry(name="b", path="/b")],
     ),
     (["--adapter-root", "/adapters"], "model.adapter_root", "/adapters"),
+    (["--ssl-certfile", "/c", "--ssl-keyfile", "/k"], "listen.tls", TlsSection(cert_file="/c", key_file="/k")),
+    (["--ssl-keyfile=/k", "--ssl_certfile=/c"], "listen.tls", TlsSection(cert_file="/c", key_file="/k")),
     (["--max-loras", "4"], "engine.max_loras", 4),
     (["--max-lora-rank", "32"], "engine.max_lora_rank", 32),
     (["--max-cpu-loras", "128"], "engine.max_cpu_loras", 128),
@@ -115,6 +117,7 @@ REFUSES = [
     (["--data-parallel-size", "2"], "one instance per replica"),
     (["--enable-expert-parallel"], "expert"),
     (["--ssl-ca-certs", "/c"], "--ssl-keyfile"),
+    (["--ssl-certfile", "/c"], "key_file: is required"),
     (["--ssl-ciphers", "x"], "OpenSSL"),
     (["--allowed-origins", "[]"], "reverse proxy"),
     (["--root-path", "/x"], "/v1"),
