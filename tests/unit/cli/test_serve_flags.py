@@ -117,7 +117,7 @@ REFUSES = [
     (["--data-parallel-size", "2"], "one instance per replica"),
     (["--enable-expert-parallel"], "expert"),
     (["--ssl-ca-certs", "/c"], "--ssl-keyfile"),
-    (["--ssl-certfile", "/c"], "key_file: is required"),
+    (["--ssl-certfile", "/c"], "--ssl-keyfile: is required"),
     (["--ssl-ciphers", "x"], "OpenSSL"),
     (["--allowed-origins", "[]"], "reverse proxy"),
     (["--root-path", "/x"], "/v1"),
