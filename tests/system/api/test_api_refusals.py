@@ -119,7 +119,7 @@ def test_b104_models(api):
     ("method", "path", "status", "code"),
     [
         ("GET", "/", 404, "unknown_url"),
-        ("GET", "/metrics", 404, "unknown_url"),
+        ("GET", "/metric", 404, "unknown_url"),
         ("GET", "/v1/completions", 405, "ASD-R07"),
         ("DELETE", "/v1/models", 405, "ASD-R07"),
     ],
