@@ -165,26 +165,38 @@ class Generation:
             self._stream.close()
 
     def _collect(self, events: Sequence[TokenEvent]) -> list[Delta]:
-        pieces: dict[int, list[str]] = {}
-        entries: dict[int, list[TokenEntry]] = {}
         now = time.monotonic()
+        if len(events) == 1:
+            # Nearly always so, and made for it: this runs for every token of every stream.
+            delta = self._take(events[0], now)
+            return [] if delta is None else [delta]
+        found: dict[int, list[Delta]] = {}
         for event in events:
-            text = self._texts[event.choice]
-            if text.has_ended():
-                continue  # tokens made before the engine heard of the stop string
-            if event.finish and event.finish not in FINISH_REASONS:
-                raise InternalError("the engine gave this request up without a reason")
-            if event.token_id != NO_TOKEN:
-                self._note_token(event, now)
-            piece, told = text.push(event.token_id, event.finish, event.logprobs)
-            pieces.setdefault(event.choice, []).append(piece)
-            entries.setdefault(event.choice, []).extend(told)
-            if text.has_ended() and self._stream is not None:
-                self._stream.end(event.choice)
+            if (delta := self._take(event, now)) is not None:
+                found.setdefault(event.choice, []).append(delta)
         return [
-            Delta(index, "".join(parts), self._texts[index].finish_reason, tuple(entries[index]))
-            for index, parts in pieces.items()
+            Delta(
+                index,
+                "".join(delta.text for delta in deltas),
+                deltas[-1].finish_reason,
+                tuple(entry for delta in deltas for entry in delta.entries),
+            )
+            for index, deltas in found.items()
         ]
+
+    def _take(self, event: TokenEvent, now: float) -> Delta | None:
+        """Return what one token makes; None for one made before the engine heard of the stop string."""
+        text = self._texts[event.choice]
+        if text.has_ended():
+            return None
+        if event.finish and event.finish not in FINISH_REASONS:
+            raise InternalError("the engine gave this request up without a reason")
+        if event.token_id != NO_TOKEN:
+            self._note_token(event, now)
+        piece, told = text.push(event.token_id, event.finish, event.logprobs)
+        if text.has_ended() and self._stream is not None:
+            self._stream.end(event.choice)
+        return Delta(event.choice, piece, text.finish_reason, tuple(told))
 
     def _note_token(self, event: TokenEvent, now: float) -> None:
         if self.first_token_s is None:

@@ -55,7 +55,7 @@ class SequenceText:
                 self._num_made += len(text)
         out = self._match(text)
         self._num_given += len(out)
-        return out, self._release()
+        return out, self._release() if self._held else []
 
     def _detokenize(self, token_id: int, finish: int) -> str:
         is_stop_text = token_id in self._spec.stop_texts and self.num_tokens > self._spec.min_tokens

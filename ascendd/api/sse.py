@@ -13,6 +13,8 @@ from aiohttp import web
 STALL_TIMEOUT_S = 30.0
 # Text is thin: a small buffer in the kernel makes a client that does not read show early.
 _SEND_BUFFER_BYTES = 128 * 1024
+# Less than asyncio's marks at which a writer is made to wait (64 KiB).
+_NEVER_WAITS_BYTES = 16 * 1024
 _DONE = b"data: [DONE]\n\n"
 
 _encode = msgspec.json.Encoder().encode
@@ -67,6 +69,11 @@ class EventStream:
         await self._write(_DONE)
 
     async def _write(self, data: bytes) -> None:
+        transport = self._request.transport
+        if len(data) <= _NEVER_WAITS_BYTES and transport is not None and not transport.get_write_buffer_size():
+            # Nothing waits before it and it fits: this cannot stall, and a timer for each token is dear.
+            await self._response.write(data)
+            return
         timer = asyncio.get_running_loop().call_later(self._stall_timeout_s, self._cut)
         try:
             await self._response.write(data)

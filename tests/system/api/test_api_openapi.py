@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -108,3 +111,30 @@ def test_ten_thousand_malformed_bodies(start_api, script, document) -> None:
 
     assert resident() < before + 16 * 1024
     assert api.alive()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_schemathesis_finds_nothing(start_api, script, tmp_path) -> None:
+    """What schemathesis makes of the served document: no 5xx, no status, content type or body that it does not have."""
+    api = start_api()
+    api.attach_engine(lambda _: script(api.ids("hello ")))
+    python = tmp_path / "v" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "v")], check=True, timeout=120)
+    subprocess.run([str(python), "-m", "pip", "install", "-qq", "schemathesis==4.32.5"], check=True, timeout=600)
+    checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
+    done = subprocess.run(
+        [
+            str(python.parent / "st"), "run", f"{api.url}/openapi.json", "--checks", checks, "--seed", "1",
+            "--phases", "examples,coverage,fuzzing", "--max-examples", "50", "--request-timeout", "30", "--no-color",
+        ],
+        cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    counted = re.search(r"(\d+) generated, (\d+) passed", done.stdout)
+
+    assert done.returncode == 0, done.stdout
+    assert "Selected: 13/13" in done.stdout, done.stdout
+    assert counted is not None
+    assert int(counted[1]) == int(counted[2]) >= 1000, counted[0]
+    assert api.alive()
+    assert "Traceback" not in api.log
