@@ -17,11 +17,15 @@ TINY_MODEL = Path(__file__).resolve().parent / "tiny_qwen2.py"
 
 
 @pytest.fixture(scope="module")
-def tiny_daemon(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, str], AbstractContextManager[int]]:
-    """Return what serves the model with a max_model_len and keys of `engine`; it yields the port of the API."""
+def tiny_daemon(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., AbstractContextManager[int]]:
+    """
+    Return what serves the model with a max_model_len and keys of `engine`; it yields the port of the API.
+
+    `sections` are further lines of the instance file, such as another `metrics` than on a port that nobody is told.
+    """
 
     @contextmanager
-    def serve(max_model_len: int, engine: str) -> Iterator[int]:
+    def serve(max_model_len: int, engine: str, sections: str = "") -> Iterator[int]:
         folder = tmp_path_factory.mktemp("daemon")
         tiny = folder / "tiny"
         subprocess.run([sys.executable, str(TINY_MODEL), str(tiny)], check=True, capture_output=True, timeout=60)
@@ -29,8 +33,9 @@ def tiny_daemon(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, str]
         (folder / "instance.yaml").write_text(
             f"model: {{path: {tiny}, max_model_len: {max_model_len}}}\n"
             f"listen: {{port: {api_port}}}\n"
-            f"metrics: {{port: {metrics_port}}}\n"
             f"engine: {{device: cpu, num_threads: 1, {engine}}}\n"
+            + ("" if "metrics:" in sections else f"metrics: {{port: {metrics_port}}}\n")
+            + sections
         )
         command = [sys.executable, "-m", "ascendd", "run", "--instance", "tiny", "--config"]
         log_path = folder / "daemon.log"
