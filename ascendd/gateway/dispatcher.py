@@ -12,6 +12,7 @@ from typing import Any
 from ascendd.config.certificate import check_pair
 from ascendd.errors import InstanceUnavailable, InvalidRequest, ModelUnknown, QueueFull, RequestError
 from ascendd.gateway.keys import NamedKeys, trusted, upstream_key
+from ascendd.gateway.on_demand import OnDemand
 from ascendd.gateway.pool import Attempt, Candidates, InstancePool
 from ascendd.gateway.request_facts import RequestFacts
 from ascendd.gateway.rules import BY_NAME, Choice, RuleBook
@@ -42,6 +43,7 @@ class Dispatcher:
         self.trust: Mapping[str, ssl.SSLContext | bool] = {entry.name: trusted(entry) for entry in config.instances}
         self.pool: InstancePool = InstancePool(config, None if earlier is None else earlier.pool)
         self.metrics: MetricStore = MetricStore(GATEWAY_METRICS) if earlier is None else earlier.metrics
+        self.on_demand = OnDemand(config, self.metrics)
         for rule in self.book.rules:
             for mode in ("live", "dry_run"):
                 self.metrics.inc("ascendd_gateway_rule_matches_total", 0.0, labels=(rule.name, mode))
@@ -62,6 +64,9 @@ class Dispatcher:
             raise self._unknown(facts)
         candidates = self.pool.candidates(choice.models, facts, asyncio.get_running_loop().time())
         if not candidates.attempts:
+            waking = None if candidates.num_up else self.on_demand.wake(choice.models, facts, self.pool)
+            if waking is not None:
+                raise waking
             raise refusal(choice, candidates, facts)
         return choice, candidates
 
@@ -95,6 +100,13 @@ class Dispatcher:
         """Set whether the instance called `name` is up, and log the change."""
         for instance in self.pool.instances:
             if instance.name == name:
+                if instance.is_stopping:
+                    return  # it may still answer, and is not to be asked
+                if instance.entry.on_demand is not None and not is_up and not instance.is_loading:
+                    reason = "not loaded"
+                if is_up and not instance.is_up:
+                    # Idle counts from here, also for one that was up before the gateway.
+                    instance.used_at_s = asyncio.get_running_loop().time()
                 if instance.is_up != is_up or instance.reason == "not asked yet":
                     log = _log.info if is_up else _log.warning
                     log("gateway.instance_up" if is_up else "gateway.instance_down", target=name, reason=reason)

@@ -24,6 +24,12 @@ class Instance:
     full_until_s: float = -math.inf
     outstanding_tokens: int = 0
     num_open: int = 0
+    # Of one that is loaded on demand (gateway.on_demand), in loop time.
+    used_at_s: float = -math.inf
+    is_loading: bool = False
+    loading_since_s: float = -math.inf
+    is_stopping: bool = False
+    failed_at_s: float = -math.inf
 
     def __post_init__(self) -> None:
         self.models = frozenset(served_models(self.entry))
@@ -45,8 +51,9 @@ class Instance:
         self.num_open += 1
         self.outstanding_tokens += num_tokens
 
-    def end(self, num_tokens: int) -> None:
+    def end(self, num_tokens: int, now_s: float) -> None:
         """Count it no more."""
+        self.used_at_s = now_s
         self.num_open -= 1
         self.outstanding_tokens -= num_tokens
 
@@ -92,7 +99,7 @@ class InstancePool:
             serving = [instance for instance in self.instances if model in instance.models]
             able = [instance for instance in serving if facts.modalities <= instance.modalities]
             lacks_modality |= len(able) < len(serving)
-            up = [instance for instance in able if instance.is_up]
+            up = [instance for instance in able if instance.is_up and not instance.is_stopping]
             num_serving += len(able)
             num_up += len(up)
             free = [instance for instance in up if instance.has_room(num_tokens, now_s)]

@@ -158,7 +158,7 @@ class Proxy:
                 raise _NothingYet(f"no answer within {dispatcher.config.upstream_timeout_s:g} s", down=False) from error
             raise _NothingYet(f"{type(error).__name__}: {error}", down=True) from error
         finally:
-            instance.end(num_tokens)
+            instance.end(num_tokens, asyncio.get_running_loop().time())
 
     async def _stream(
         self, request: web.Request, upstream: aiohttp.ClientResponse, headers: Mapping[str, str]

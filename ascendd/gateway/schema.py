@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from ascendd.config.load import invalid, shape_problems
+from ascendd.config.quantity import parse_bytes
 from ascendd.config.schema import Bytes, Count, ListenSection, LogSection, MetricsSection, Section, Size, Timeout
 from ascendd.config.validate import ConfigProblem, address_problems
 from ascendd.config.yaml_text import parse_yaml
@@ -19,6 +21,7 @@ from ascendd.gateway.condition import parse_condition
 
 GATEWAY_FILE = Path("/etc/ascendd/gateway.yaml")
 AUTO = "auto"
+_UNIT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9:_.@\\-]{0,200}")
 # Keys of `when` that compare a number.
 COMPARED = (
     "temperature", "top_p", "max_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty",
@@ -42,6 +45,19 @@ class GatewayMetrics(MetricsSection, frozen=True):
     port: int = 9476
 
 
+class OnDemandSection(Section, frozen=True):
+    """An instance that systemd starts when it is asked for, and stops when nobody asks."""
+
+    # Such as ascendd@phi-3-mini.
+    unit: str
+    # Without a request for so long it is stopped; without it never, but for the memory of another.
+    idle_s: Timeout | None = None
+    # About how long a start takes: what Retry-After says.
+    load_s: Timeout = 60.0
+    # What it takes, as `ascendd plan` says; needed with on_demand_memory.
+    memory: Bytes | None = None
+
+
 class InstanceEntry(Section, frozen=True):
     """One server behind the gateway: an instance of ascendd, or any other that speaks the OpenAI API."""
 
@@ -58,6 +74,7 @@ class InstanceEntry(Section, frozen=True):
     # Prompt tokens plus max_tokens of its open requests, by estimate; at that many it counts as full.
     max_outstanding_tokens: Size | None = None
     ready_path: str = "/readyz"
+    on_demand: OnDemandSection | None = None
 
 
 class When(Section, frozen=True):
@@ -119,6 +136,8 @@ class GatewayConfig(Section, frozen=True):
     metrics: GatewayMetrics = GatewayMetrics()
     balance: BalanceSection = BalanceSection()
     probe: ProbeSection = ProbeSection()
+    # What all instances that are loaded on demand may take together; default: no bound.
+    on_demand_memory: Bytes | None = None
     # Most seconds between two pieces of an instance's answer, the first included.
     upstream_timeout_s: Timeout = 600.0
     log: LogSection = LogSection()
@@ -183,8 +202,33 @@ def find_problems(config: GatewayConfig) -> Iterator[ConfigProblem]:
             yield ConfigProblem(f"$.instances[{number}].ca_file", entry.ca_file, "needs an https:// url", "")
         if AUTO in served_models(entry):
             yield ConfigProblem(f"$.instances[{number}].models", AUTO, "is the name by which rules are asked for", "")
+    yield from _on_demand_problems(config)
     for number, rule in enumerate(config.rules):
         yield from _rule_problems(rule, f"$.rules[{number}]", models)
+
+
+def _on_demand_problems(config: GatewayConfig) -> Iterator[ConfigProblem]:
+    most: int | None = None
+    try:
+        most = None if config.on_demand_memory is None else parse_bytes(config.on_demand_memory)
+    except ValueError as error:
+        yield ConfigProblem("$.on_demand_memory", config.on_demand_memory, str(error), "")
+    for number, entry in enumerate(config.instances):
+        section, path = entry.on_demand, f"$.instances[{number}].on_demand"
+        if section is None:
+            continue
+        if not _UNIT.fullmatch(section.unit):
+            yield ConfigProblem(f"{path}.unit", section.unit, "is not the name of a unit", "write ascendd@NAME")
+        try:
+            needed = None if section.memory is None else parse_bytes(section.memory)
+        except ValueError as error:
+            yield ConfigProblem(f"{path}.memory", section.memory, str(error), "")
+            continue
+        if most is not None and needed is None:
+            hint = "write what `ascendd plan` says"
+            yield ConfigProblem(f"{path}.memory", None, "is required beside on_demand_memory", hint)
+        elif most is not None and needed is not None and needed > most:
+            yield ConfigProblem(f"{path}.memory", section.memory, f"is more than on_demand_memory ({most} bytes)", "")
 
 
 def _rule_problems(rule: RuleEntry, path: str, models: set[str]) -> Iterator[ConfigProblem]:

@@ -107,7 +107,7 @@ class Gateway:
         names += [
             n
             for n in self._dispatcher.book.served
-            if any(n in i.models and i.is_up for i in self._dispatcher.pool.instances)
+            if any(n in i.models and (i.is_up or i.entry.on_demand) for i in self._dispatcher.pool.instances)
         ]
         data = [
             {"id": name, "object": "model", "created": self._started_unix_s, "owned_by": "ascendd"} for name in names
@@ -119,7 +119,8 @@ class Gateway:
 
     async def _readyz(self, _request: web.Request) -> web.Response:
         instances = self._dispatcher.pool.instances
-        num_up = sum(instance.is_up for instance in instances)
+        # One that is loaded on demand is where it should be, up or not.
+        num_up = sum(instance.is_up or instance.entry.on_demand is not None for instance in instances)
         if not num_up:
             return error_response(InstanceUnavailable("no instance behind this gateway is up"))
         return _json(200, {"status": "ready" if num_up == len(instances) else "degraded"})
@@ -142,6 +143,7 @@ class Gateway:
         while True:
             await asyncio.sleep(self._dispatcher.config.probe.interval_s)
             await self._probe_all(session)
+            await self._dispatcher.on_demand.tick(self._dispatcher.pool)
 
     async def _probe_all(self, session: aiohttp.ClientSession) -> None:
         dispatcher = self._dispatcher
@@ -164,8 +166,10 @@ class Gateway:
             self._dispatcher.gauge()
             self._page.replace(self._dispatcher.metrics.samples())
             instances = self._dispatcher.pool.instances
-            down = [instance.name for instance in instances if not instance.is_up]
-            self._notifier.status(f"{len(instances) - len(down)} of {len(instances)} instances up"
+            down = [i.name for i in instances if not i.is_up and i.entry.on_demand is None]
+            asleep = [i.name for i in instances if not i.is_up and i.entry.on_demand is not None]
+            self._notifier.status(f"{len(instances) - len(down) - len(asleep)} of {len(instances)} instances up"
+                                  + (f"; not loaded: {', '.join(asleep)}" if asleep else "")
                                   + (f"; down: {', '.join(down)}" if down else ""))  # fmt: skip
             self._notifier.watchdog()
             await asyncio.sleep(_PERIOD_S)

@@ -164,6 +164,8 @@ GATEWAY_METRICS = (
              "rule", "mode"),
     _counter("ascendd_gateway_fallbacks_total", "Attempts given up for the next instance, by why: down or full.",
              "target", "reason"),
+    _counter("ascendd_gateway_loads_total", "Starts and stops of instances on demand: load or unload.",
+             "target", "action"),
     _gauge("ascendd_gateway_instance_up", "1 while the instance answers its readiness path, else 0.", "target"),
     _gauge("ascendd_gateway_open_requests", "Requests passed to the instance that have not ended.", "target"),
     _gauge("ascendd_gateway_outstanding_tokens", "Prompt tokens and max_tokens of those, by estimate.", "target"),

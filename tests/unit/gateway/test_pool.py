@@ -51,7 +51,7 @@ def test_what_is_down_or_full_is_not_tried() -> None:
 
     assert order(made, "m") == []
     assert order(made, "m", now_s=10.0) == ["c"]
-    b.end(100)
+    b.end(100, 5.0)
     assert order(made, "m") == ["b"]
 
 
