@@ -50,7 +50,8 @@ $(VENV)/.created:
 	fi; \
 	touch $@
 
-$(VENV)/.runtime-installed: pyproject.toml $(CONSTRAINTS) | $(VENV)/.created
+# Native kernels are compiled as ascendd is installed.
+$(VENV)/.runtime-installed: pyproject.toml setup.py $(wildcard ascendd/device/kernels/csrc/*) $(CONSTRAINTS) | $(VENV)/.created
 	@echo "installing torch from $(or $(TORCH_INDEX),the index pip is configured with)"
 	@$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX) --no-deps,-c $(CONSTRAINTS)) $(TORCH)
 	@echo "installing ascendd and what it needs"

@@ -67,7 +67,10 @@ if [ -n "$wheels" ]; then
     cp "$wheels"/*.whl "$work/wheels/"
 else
     pip=("$python" -m pip --disable-pip-version-check --quiet)
-    "${pip[@]}" wheel --no-deps --wheel-dir "$work/wheels" .
+    # What is compiled here runs on this architecture only; a bundle for another computes in torch.
+    pure=0
+    [ "${archs[0]}" = "$(uname -m)" ] || pure=1
+    ASCENDD_PURE=$pure "${pip[@]}" wheel --no-deps --wheel-dir "$work/wheels" .
     # The one dependency that is published as source only; it is pure Python.
     "${pip[@]}" wheel --no-deps --wheel-dir "$work/wheels" -c tests/constraints.txt sdnotify
     for target in "${pythons[@]}"; do

@@ -96,6 +96,13 @@ FLAGS = (
     Flag(
         ("--kv-cache-dtype",), "engine", "kv_cache_dtype", Kind.TEXT, "dtype of the KV cache: auto, fp16, bf16 or fp32"
     ),
+    Flag(
+        ("--weight-dtype",),
+        "engine",
+        "weight_dtype",
+        Kind.TEXT,
+        "what a CPU keeps projections as: auto, fp32, fp16 or int8",
+    ),
     Flag(("--enable-prefix-caching",), "engine", "enable_prefix_caching", Kind.SWITCH, "reuse the KV of equal prompts"),
     Flag(("--no-enable-prefix-caching",), "engine", "enable_prefix_caching", Kind.OFF, "compute every prompt anew"),
     Flag(("--enforce-eager",), "engine", "enforce_eager", Kind.SWITCH, "run without graphs"),
@@ -283,7 +290,7 @@ def _convert(flag: Flag, name: str, given: str | None, rest: list[str], has_mode
         raise UsageError(f"{name} needs {_NEEDS[flag.kind]}") from None
     if flag.kind is Kind.BYTES:
         return int(text) if text.isdecimal() else text
-    return canonical_dtype(text) if flag.key in ("dtype", "kv_cache_dtype") else text
+    return canonical_dtype(text) if flag.key in ("dtype", "kv_cache_dtype", "weight_dtype") else text
 
 
 _NEEDS = {Kind.INT: "a whole number", Kind.NUMBER: "a number", Kind.INTS: "whole numbers with commas between them"}

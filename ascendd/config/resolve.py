@@ -41,6 +41,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_loras: int = 0
     max_lora_rank: int = 64
     max_cpu_loras: int = 16
+    # What projections are kept as where that is not `dtype`, in which they compute.
+    weight_dtype: str | None = None
 
 
 def resolve(
@@ -68,6 +70,11 @@ def resolve(
 
     dtype = resolve_dtype(config.model.dtype, facts, device)
     origins["dtype"] = "file" if config.model.dtype != "auto" else _why_dtype(dtype, facts, device)
+    weight_dtype = None if engine.weight_dtype in {"auto", dtype} else engine.weight_dtype
+    origins["weight_dtype"] = "file" if engine.weight_dtype != "auto" else "same as dtype"
+    if weight_dtype is not None:
+        _check_weight_dtype(weight_dtype, config.model.dtype, device)
+        dtype, origins["dtype"] = "float32", "what weight_dtype computes in"
     kv_dtype = dtype if engine.kv_cache_dtype == "auto" else engine.kv_cache_dtype
     origins["kv_cache_dtype"] = "file" if engine.kv_cache_dtype != "auto" else "same as dtype"
     block_size = int(str(pick("block_size", engine.block_size, device.block_sizes[0], f"default on {device.kind}")))
@@ -111,8 +118,21 @@ def resolve(
         tensor_parallel_size=tp_size, pipeline_parallel_size=pp_size, num_threads=threads, seed=engine.seed,
         rope_switch_length=facts.rope_switch_length, plan=plan, origins=origins,
         max_loras=engine.max_loras if lora_enabled(config) else 0, max_lora_rank=engine.max_lora_rank,
-        max_cpu_loras=engine.max_cpu_loras,
+        max_cpu_loras=engine.max_cpu_loras, weight_dtype=weight_dtype,
     )  # fmt: skip
+
+
+def _check_weight_dtype(weight_dtype: str, dtype: str, device: DeviceFacts) -> None:
+    if device.kind != "cpu":
+        raise ConfigInvalid(
+            f"$.engine.weight_dtype = {weight_dtype}: a device of kind {device.kind} has no kernels for weights in "
+            "another dtype than it computes in; write auto"
+        )
+    if dtype not in {"auto", "float32"}:
+        raise ConfigInvalid(
+            f"$.engine.weight_dtype = {weight_dtype}: such weights are computed in float32, and $.model.dtype is "
+            f"{dtype}; write dtype: float32, or weight_dtype: auto"
+        )
 
 
 def check_context_length(config: InstanceConfig, facts: ModelFacts) -> None:

@@ -28,6 +28,7 @@ Bytes = int | str
 
 # The short spellings become the long ones as the section is made (Section._canonical).
 DType = Literal["auto", "float32", "float16", "bfloat16", "fp32", "fp16", "bf16", "float", "half"]
+WeightDType = Literal["auto", "float32", "float16", "int8", "fp32", "fp16"]
 DeviceKind = Literal["auto", "cpu", "npu", "cuda"]
 BlockSize = Literal[16, 32, 64, 128]
 
@@ -117,6 +118,8 @@ class EngineSection(Section, frozen=True):
     # Tokens in a KV block; default 16, on NPU 128. The device says which of these its kernels take.
     block_size: BlockSize | None = None
     kv_cache_dtype: DType = "auto"
+    # What projections are kept as on a CPU, which computes them in float32; auto: as model.dtype says.
+    weight_dtype: WeightDType = "auto"
     kv_cache_memory: Bytes | None = None
     max_num_blocks: Size | None = None
     gpu_memory_utilization: Fraction | None = None
@@ -136,6 +139,7 @@ class EngineSection(Section, frozen=True):
 
     def __post_init__(self) -> None:
         self._canonical("kv_cache_dtype")
+        self._canonical("weight_dtype")
 
 
 class AdmissionSection(Section, frozen=True):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from ascendd.config.plan import DeviceFacts
-from ascendd.errors import AscenddError, DeviceUnavailable
+from ascendd.errors import AscenddError, ConfigInvalid, DeviceUnavailable
 
 if TYPE_CHECKING:
     import torch
@@ -326,6 +326,12 @@ class Device(ABC):
         For the time before anything is loaded. A device whose kernels need no proof returns nothing.
         """
         return []
+
+    def use_weight_dtype(self, name: str) -> None:
+        """Have `pack_linear` keep weights as `name` (float16, int8); raises ConfigInvalid where it has no kernels."""
+        raise ConfigInvalid(
+            f"$.engine.weight_dtype = {name}: {self.facts.name} has no kernels for such weights; write auto"
+        )
 
     def pack_experts(
         self, _num: int, weights: Iterable[tuple[torch.Tensor, torch.Tensor]]

@@ -13,10 +13,13 @@ import torch
 from torch.nn import functional
 
 from ascendd.config.plan import DeviceFacts
-from ascendd.device.base import Capability, Device, KVCacheSpec, Linear, MemoryInfo
+from ascendd.device.base import Capability, Device, KernelShapes, KernelVerdict, KVCacheSpec, Linear, MemoryInfo
 from ascendd.device.kernels.cpu import CpuKernels
+from ascendd.device.kernels.native import NativeKernels, suits
+from ascendd.device.kernels.native_library import native_library
+from ascendd.device.kernels.native_linear import NativeLinear
 from ascendd.device.resident_memory import resident_bytes, resident_peak
-from ascendd.errors import DeviceOutOfMemory
+from ascendd.errors import ConfigInvalid, DeviceOutOfMemory
 from ascendd.host.files import HostFiles
 from ascendd.host.memory import read_memory
 
@@ -28,7 +31,7 @@ _PACK_BATCH = 16
 # A step of 512 tokens takes a large model tens of seconds on a few cores, and memory here is the host's, which the plan
 # uses with a reserve anyway; so a start profiles a step that costs no more than its warm-up, and takes it as the least.
 _PROFILE_TOKENS = 16
-_USUAL_WINNER = "onednn"
+_USUAL_WINNERS = ("native", "onednn")
 _CLEAR_MARGIN = 1.5
 
 
@@ -38,6 +41,7 @@ class CpuDevice(Device):
     def __init__(self, *, pack: bool = True) -> None:
         self.kernels = CpuKernels()
         self._pack = pack
+        self._weight_dtype: torch.dtype | None = None
         self._packers: dict[tuple[int, int, torch.dtype], str] = {}
 
     @property
@@ -85,7 +89,23 @@ class CpuDevice(Device):
         except (RuntimeError, MemoryError) as error:
             raise self.classify_fault(error) or error from error
 
+    def prove_kernels(self, shapes: KernelShapes) -> list[KernelVerdict]:
+        """Take the native kernels where they were compiled and suit the model; the tests hold them to the reference."""
+        if type(self.kernels) in {CpuKernels, NativeKernels}:  # a device derived from this one may bring its own
+            self.kernels = NativeKernels() if suits(shapes) else CpuKernels()
+        return []
+
+    def use_weight_dtype(self, name: str) -> None:
+        if native_library() is None:
+            raise ConfigInvalid(
+                f"$.engine.weight_dtype = {name}: this installation has no native kernels for it; write auto, or "
+                "install ascendd where a C compiler is, on a core with AVX2 or NEON"
+            )
+        self._weight_dtype = getattr(torch, name)
+
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+        if self._weight_dtype is not None:
+            return NativeLinear(weight, bias, self._weight_dtype)
         key = (weight.shape[0], weight.shape[1], weight.dtype)
         if not self._pack:
             return _plain(weight, bias)
@@ -125,10 +145,17 @@ def _onednn(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
     return lambda x: linear(x, packed, bias, "none", [], "")
 
 
+def _native(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+    if native_library() is None or weight.dtype is not torch.float32:
+        raise NotImplementedError
+    return NativeLinear(weight, bias, weight.dtype)
+
+
 _FORMS: dict[str, Callable[[torch.Tensor, torch.Tensor | None], Linear]] = {
     "plain": _plain,
     "transposed": _transposed,
     "onednn": _onednn,
+    "native": _native,
 }
 
 
@@ -158,7 +185,7 @@ def _fastest(weight: torch.Tensor, bias: torch.Tensor | None) -> str:
         for name in forms:
             scores[name] += times[name] / min(times.values())
     winner = min(scores, key=lambda name: scores[name])
-    usual = _USUAL_WINNER if _USUAL_WINNER in scores else winner
+    usual = next((name for name in _USUAL_WINNERS if name in scores), winner)
     return winner if scores[winner] * _CLEAR_MARGIN < scores[usual] else usual
 
 

@@ -63,6 +63,8 @@ class ModelRunner:
         self.kernel_verdicts = device.prove_kernels(
             kernel_shapes(facts, dtype=config.dtype, tp_size=config.tensor_parallel_size, block_size=config.block_size)
         )
+        if config.weight_dtype is not None:
+            device.use_weight_dtype(config.weight_dtype)
         self.report = RunnerReport(tuple(verdict.kernel for verdict in self.kernel_verdicts if not verdict.passed))
         with open_rank_weights(
             Path(config.model_path), facts, place.tp_rank, place.tp_size, pp_rank=place.pp_rank, pp_size=place.pp_size

@@ -55,3 +55,29 @@ def test_block_sizes_without_a_kernel_are_refused_by_name() -> None:
     assert (block_size(None), block_size(128)) == (128, 128)
     with pytest.raises(ConfigInvalid, match=r"block_size = 16: the kernels of Ascend 910B take blocks of 128 tokens"):
         block_size(16)
+
+
+def test_weights_are_kept_in_another_dtype_where_the_device_computes_it() -> None:
+    """A CPU keeps int8 or float16 and computes in float32; another device or dtype is refused by name."""
+    facts = facts_from_config(TINY)
+    cpu = msgspec.structs.replace(NPU, kind="cpu", block_sizes=(16,), fast_dtypes=("float32", "bfloat16"))
+
+    def kept(written: str, dtype: str = "auto", device: DeviceFacts = cpu) -> tuple[str, str | None]:
+        config = InstanceConfig(
+            model=ModelSection(path="/m", dtype=dtype),  # type: ignore[arg-type]
+            engine=EngineSection(weight_dtype=written, max_num_blocks=64),  # type: ignore[arg-type]
+        )
+        resolved = resolve(config, facts, device)
+        return resolved.dtype, resolved.weight_dtype
+
+    assert [kept("int8"), kept("fp16"), kept("fp32", "fp32")] == [
+        ("float32", "int8"),
+        ("float32", "float16"),
+        ("float32", None),
+    ]
+    with pytest.raises(ConfigInvalid, match=r"weight_dtype = int8: a device of kind npu has no kernels"):
+        kept("int8", device=NPU)
+    with pytest.raises(
+        ConfigInvalid, match=r"weight_dtype = int8: such weights are computed in float32, .* is bfloat16"
+    ):
+        kept("int8", "bf16")

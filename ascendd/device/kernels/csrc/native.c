@@ -1,0 +1,123 @@
+/*
+ * Kernels of the CPU, called from native.py through ctypes, which lets go of the interpreter meanwhile.
+ *
+ * The threads are those of the OpenMP library that torch brought into the process: a second team beside it would have
+ * the two spin against each other. So this is linked to none, and loads only where torch's symbols are visible.
+ */
+#include <stdlib.h>
+#include "calls.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+#if defined(__x86_64__)
+extern const kernel_table avx512_table, avx2_table;
+#elif defined(__aarch64__)
+extern const kernel_table neon_table;
+#endif
+
+static const kernel_table *table;
+
+/* Choose the widest instruction set, or `most` where that is less (1: AVX2 or NEON, 2: AVX-512); 0 where none fits. */
+EXPORT int ascendd_choose(int most) {
+    table = 0;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (most >= 2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+        table = &avx512_table;
+        return 2;
+    }
+    if (most >= 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+        table = &avx2_table;
+        return 1;
+    }
+#elif defined(__aarch64__)
+    if (most >= 1) {
+        table = &neon_table;
+        return 1;
+    }
+#endif
+    return 0;
+}
+
+/* Lay `element_bytes` wide weights [num_features, depth] out in panels; `to` holds zeros. */
+EXPORT void ascendd_pack(const char *from, char *to, int64_t num_features, int64_t depth, int64_t element_bytes,
+                         int num_threads) {
+    const int64_t num_panels = (num_features + PANEL - 1) / PANEL;
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1)
+    for (int64_t panel = 0; panel < num_panels; panel++) {
+        const int64_t first = panel * PANEL, left = num_features - first, num = left < PANEL ? left : PANEL;
+        for (int64_t k = 0; k < depth; k++)
+            for (int64_t i = 0; i < num; i++) {
+                const char *one = from + ((first + i) * depth + k) * element_bytes;
+                char *place = to + ((panel * depth + k) * PANEL + i) * element_bytes;
+                for (int64_t byte = 0; byte < element_bytes; byte++) place[byte] = one[byte];
+            }
+    }
+}
+
+/* y [num_rows, num_features] = x @ weights.T + bias. */
+EXPORT void ascendd_linear(const packed_linear *packed, const float *x, int64_t x_stride, float *y, int64_t num_rows,
+                           int num_threads) {
+    const linear_call call = {packed, x, y, x_stride};
+    const int64_t at_once = PANEL * PANELS_AT_ONCE;
+    const int64_t num_panels = (packed->num_features + at_once - 1) / at_once * PANELS_AT_ONCE;
+    /* Threads take pieces of panels, and of rows where those are many, so that a thread that is held up holds up little. */
+    const int64_t band = table->max_rows * 8, num_bands = (num_rows + band - 1) / band;
+    int64_t piece = num_panels / (num_threads * 6) / 4 * 4;
+    if (piece < 4) piece = 4;
+    if (num_bands > 1 && piece > 16) piece = 16;
+    const int64_t num_pieces = (num_panels + piece - 1) / piece;
+    if (num_threads <= 1) {
+        table->linear(&call, 0, num_rows, 0, num_panels);
+        return;
+    }
+#pragma omp parallel for num_threads(num_threads) schedule(dynamic, 1)
+    for (int64_t task = 0; task < num_pieces * num_bands; task++) {
+        const int64_t panel = task / num_bands * piece, row = task % num_bands * band;
+        const int64_t last_panel = panel + piece < num_panels ? panel + piece : num_panels;
+        table->linear(&call, row, row + band < num_rows ? row + band : num_rows, panel, last_panel);
+    }
+}
+
+/* A piece of work is a KV head of a sequence, or where those are few a part of its query heads. */
+EXPORT void ascendd_attention(const attention_call *call, int64_t num_sequences, int num_threads) {
+    const int64_t kv_heads = call->kv_heads, group = call->num_heads / kv_heads;
+    int64_t part = group < 16 ? group : 16;
+    while (part > 1 && num_sequences * kv_heads * ((group + part - 1) / part) < 4 * num_threads) part = (part + 1) / 2;
+    const int64_t num_parts = (group + part - 1) / part, num_tasks = num_sequences * kv_heads * num_parts;
+#pragma omp parallel for num_threads(num_threads) schedule(dynamic, 1) if (num_threads > 1)
+    for (int64_t task = 0; task < num_tasks; task++) {
+        const int64_t first = task % num_parts * part, pair = task / num_parts, left = group - first;
+        table->attend(call, pair / kv_heads, pair % kv_heads, pair % kv_heads * group + first,
+                      (int)(left < part ? left : part));
+    }
+}
+
+/* Rows that are too little for a second thread stay with the first. */
+#define SHARED(floats) (num_threads > 1 && (floats) > 32768)
+
+EXPORT void ascendd_norm(const float *x, int64_t x_stride, float *residual, const float *weight, float eps, float *y,
+                         int64_t num_rows, int64_t dim, int num_threads) {
+#pragma omp parallel for num_threads(num_threads) if (SHARED(num_rows * dim))
+    for (int64_t row = 0; row < num_rows; row++)
+        table->norm(x + row * x_stride, residual ? residual + row * dim : 0, weight, eps, y + row * dim, dim);
+}
+
+EXPORT void ascendd_gate(const float *x, float *y, int64_t num_rows, int64_t dim, int num_threads) {
+#pragma omp parallel for num_threads(num_threads) if (SHARED(num_rows * dim))
+    for (int64_t row = 0; row < num_rows; row++)
+        table->gate(x + row * 2 * dim, x + row * 2 * dim + dim, y + row * dim, dim);
+}
+
+/* Rotate the heads of each row of x, side by side, in place; cos and sin [num_rows, head_dim]. */
+EXPORT void ascendd_rotate(float *x, int64_t x_stride, const float *cosine, const float *sine, int64_t num_rows,
+                           int64_t num_heads, int64_t head_dim, int num_threads) {
+#pragma omp parallel for num_threads(num_threads) if (SHARED(num_rows * num_heads * head_dim))
+    for (int64_t row = 0; row < num_rows; row++)
+        for (int64_t head = 0; head < num_heads; head++)
+            table->rotate(x + row * x_stride + head * head_dim, cosine + row * head_dim, sine + row * head_dim,
+                          head_dim / 2);
+}
+
+EXPORT void ascendd_store(const store_call *call) { table->store(call); }

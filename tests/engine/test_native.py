@@ -1,0 +1,191 @@
+"""The native kernels beside the reference, at both widths of vectors that this core may have."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from ascendd.device.base import AttentionContext, DecodeGroup, KernelShapes, KVCacheSpec, SequenceTable
+from ascendd.device.cpu import CpuDevice
+from ascendd.device.kernels import native_library as library_module
+from ascendd.device.kernels.native import NativeKernels, suits
+from ascendd.device.kernels.native_library import LIBRARY, native_library
+from ascendd.device.kernels.native_linear import NativeLinear
+from ascendd.device.kernels.reference import ReferenceKernels
+
+ROOT = Path(__file__).parents[2]
+# Largest difference, relative to the largest output.
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.int8: 3e-2}
+SHAPES = KernelShapes("float32", 64, 128, 4, 2, 16, 16, 1e-5, 16)
+common = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    """Compile where that was not done at the installation; a compiler is all that it takes."""
+    if not LIBRARY.exists():
+        if shutil.which("cc") is None and shutil.which("gcc") is None:
+            pytest.skip("no C compiler")
+        subprocess.run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=ROOT, check=True)
+        native_library.cache_clear()
+    assert native_library() is not None
+
+
+@pytest.fixture(params=[1, 2])
+def level(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Narrow and wide vectors; the wide ones only where the core has them, else the narrow ones again."""
+    library = native_library()
+    assert library is not None
+    yield library.ascendd_choose(request.param)
+    library.ascendd_choose(2)
+
+
+def rand(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@common
+@given(
+    num_rows=st.integers(1, 40), features=st.integers(1, 200), depth=st.integers(1, 150), seed=st.integers(0, 9),
+    dtype=st.sampled_from(list(TOLERANCE)), has_bias=st.booleans(), threads=st.integers(1, 2),
+)  # fmt: skip
+def test_a_packed_linear_is_the_linear(level, num_rows, features, depth, seed, dtype, has_bias, threads) -> None:
+    """Any shape, part full panels and rows of a wider tensor included, within the format's rounding."""
+    torch.set_num_threads(threads)
+    weight, bias = rand(features, depth, seed=seed), rand(features, seed=seed + 1) if has_bias else None
+    x = rand(num_rows, depth + 3, seed=seed + 2)[:, :depth]
+    expected = functional.linear(x, weight, bias)
+    found = NativeLinear(weight, bias, dtype)(x)
+
+    scale = expected.abs().max().item() + depth**0.5
+    assert (found - expected).abs().max().item() <= TOLERANCE[dtype] * scale
+
+
+def test_sums_over_more_features_than_one_part_holds(level) -> None:
+    """5000 input features are three parts, whose sums meet in the output, with scale and bias added once."""
+    weight, bias, x = rand(70, 5000), rand(70, seed=1), rand(3, 5000, seed=2)
+
+    for dtype, tolerance in TOLERANCE.items():
+        expected = functional.linear(x, weight, bias)
+        assert (NativeLinear(weight, bias, dtype)(x) - expected).abs().max() <= tolerance * expected.abs().max()
+
+
+def test_int8_weights_are_within_half_a_step_of_their_row(level) -> None:
+    """The identity times the packed weight gives the stored weights back."""
+    weight = rand(33, 20) * torch.logspace(-3, 3, 33)[:, None]
+    stored = NativeLinear(weight, None, torch.int8)(torch.eye(20)).t()
+
+    assert ((stored - weight).abs() <= weight.abs().amax(dim=1, keepdim=True) / 127 * 0.501).all()
+
+
+@common
+@given(
+    lengths=st.lists(st.integers(1, 90), min_size=1, max_size=5), kv_heads=st.integers(1, 3), group=st.integers(1, 20),
+    head_dim=st.sampled_from([16, 48, 64, 80, 128]), dtype=st.sampled_from(["float32", "float16", "bfloat16"]),
+    threads=st.integers(1, 2), block_size=st.sampled_from([16, 32]),
+)  # fmt: skip
+def test_decode_attention_is_the_reference(
+    level, lengths, kv_heads, group, head_dim, dtype, threads, block_size
+) -> None:
+    """Stored and attended by either, over blocks in any order, with a query that is part of a wider tensor."""
+    torch.set_num_threads(threads)
+    heads, width = kv_heads * group, max(-(-length // block_size) for length in lengths)
+    table = torch.randperm(len(lengths) * width, generator=torch.Generator().manual_seed(1)).view(-1, width) + 1
+    spec = KVCacheSpec(1, kv_heads, head_dim, block_size, table.numel() + 1, dtype)
+    caches = [CpuDevice().allocate_kv(spec)[0] for _ in range(2)]
+    slots = torch.cat(
+        [
+            torch.tensor([int(table[row, at // block_size]) * block_size + at % block_size for at in range(length)])
+            for row, length in enumerate(lengths)
+        ]
+    )
+    stored = rand(len(slots), 3 * kv_heads, head_dim, seed=2)
+    query = rand(len(lengths), heads + 2, head_dim, seed=3)[:, 1 : heads + 1]
+    rows = torch.arange(len(lengths)).flip(0)
+    positions = torch.arange(width * block_size)
+    mask = positions[None, :] < torch.tensor(lengths)[:, None]
+    reference, native = ReferenceKernels(), NativeKernels()
+    for kernels, cache in zip((reference, native), caches, strict=True):
+        kernels.store_kv(cache, stored[:, :kv_heads], stored[:, kv_heads : 2 * kv_heads], slots)
+    wanted = AttentionContext(slots, decode_groups=[DecodeGroup(rows, table, mask)])
+    given_table = SequenceTable(list(range(1, 1 + len(lengths))), lengths, table.to(torch.int32), rows)
+    expected = reference.paged_attention(query, query, query, caches[0], wanted, 0.3)
+    context = AttentionContext(slots, table=given_table)
+    found = native.paged_attention(query, query, query, caches[1], context, 0.3)
+
+    assert torch.equal(*(cache.view(torch.uint8) for cache in caches))
+    assert torch.allclose(found, expected, atol=2e-5)
+
+
+@common
+@given(num_rows=st.integers(1, 9), dim=st.integers(1, 70), seed=st.integers(0, 9))
+def test_norms_gate_and_rotation_are_the_reference(level, num_rows, dim, seed) -> None:
+    """On any width, also of a size that fills no vector."""
+    reference, native = ReferenceKernels(), NativeKernels()
+    x, residual, weight = (
+        rand(num_rows, dim, seed=seed) * 9,
+        rand(num_rows, dim, seed=seed + 1),
+        rand(dim, seed=seed + 2),
+    )
+    both = rand(num_rows, 2 * dim, seed=seed + 3) * 60
+    heads, angles = rand(num_rows, 5, 2 * dim, seed=seed + 4), rand(num_rows, 1, dim, seed=seed + 5)
+    cos, sin = (torch.cat((table, table), -1) for table in (angles.cos(), angles.sin()))
+    sums = [kernels.add_rms_norm(x.clone(), residual.clone(), weight, 1e-5) for kernels in (reference, native)]
+    norms = [kernels.rms_norm(x, weight, 1e-5) for kernels in (reference, native)]
+    gates = [kernels.silu_and_mul(both.clone()) for kernels in (reference, native)]
+    turned = [kernels.rope(heads.clone()[:, 1:4], cos, sin) for kernels in (reference, native)]
+
+    assert torch.equal(sums[0][1], sums[1][1])
+    for one, other in ((sums[0][0], sums[1][0]), norms, gates, turned):
+        assert torch.allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_who_is_served_by_native_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A float32 model with K and V of heads that fill vectors; none where nothing was compiled."""
+    other = KernelShapes("bfloat16", 64, 128, 4, 2, 16, 16, 1e-5, 16)
+    odd = KernelShapes("float32", 64, 128, 4, 2, 24, 24, 1e-5, 16)
+
+    assert [suits(shapes) for shapes in (SHAPES, other, odd)] == [True, False, False]
+    monkeypatch.setattr(library_module, "LIBRARY", Path("/nonexistent"))
+    native_library.cache_clear()
+    try:
+        assert not suits(SHAPES)
+        device = CpuDevice()
+        device.prove_kernels(SHAPES)
+        assert not isinstance(device.kernels, NativeKernels)
+        assert device.pack_linear(rand(8, 8), None)(torch.eye(8)).shape == (8, 8)
+    finally:
+        native_library.cache_clear()
+
+
+def test_the_structures_agree_with_the_header() -> None:
+    """Sizes of ctypes beside those that the compiler finds, which padding or a forgotten field would change."""
+    assert ctypes.sizeof(library_module.PackedCall) == 6 * 8
+    assert ctypes.sizeof(library_module.AttentionCall) == 15 * 8
+    assert ctypes.sizeof(library_module.StoreCall) == 11 * 8
+
+
+@pytest.mark.parametrize("weight_dtype", ["auto", "float16", "int8"])
+def test_an_engine_with_native_kernels_answers(
+    make_core: Callable, generate: Callable, tiny_model: Callable, weight_dtype: str
+) -> None:
+    """Prompts of several lengths get all their tokens, and float32 the same as from the reference."""
+    folder, _ = tiny_model("llama")
+    prompts = [[5, 6, 7], list(range(3, 40)), [9] * 20]
+    found = generate(make_core(folder, weight_dtype=weight_dtype), prompts)
+
+    assert [len(tokens) for tokens in found] == [8, 8, 8]
+    if weight_dtype == "auto":
+        assert found == generate(make_core(folder, pack=False), prompts)
