@@ -72,6 +72,9 @@ class NpuDevice(Device):
         cached = self._npu.memory_reserved(self._index) - self._npu.memory_allocated(self._index)
         return MemoryInfo(free_bytes=int(free + cached), total_bytes=int(total))
 
+    def collective_backend(self) -> str:
+        return "hccl"
+
     def peak_memory(self, work: Callable[[], None]) -> int:
         self._npu.synchronize(self._index)
         before = int(self._npu.memory_allocated(self._index))

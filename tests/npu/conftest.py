@@ -5,18 +5,24 @@ from __future__ import annotations
 import contextlib
 import json
 import runpy
+import signal
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 if TYPE_CHECKING:
     from standin.machine import Machine
 
 HERE = Path(__file__).resolve().parent
+START_TIMEOUT_S = 90.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -91,3 +97,106 @@ def qwen2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small random Qwen2 with a tokenizer."""
     write: Callable[..., Path] = runpy.run_path(str(HERE.parent / "system" / "tiny_qwen2.py"))["write"]
     return write(tmp_path_factory.mktemp("model") / "qwen2")
+
+
+class Daemon:
+    """serve.py in a process of its own, on a machine."""
+
+    def __init__(self, machine: Any, config: dict[str, Any], folder: Path) -> None:
+        folder.mkdir()
+        (folder / "instance.yaml").write_text(yaml.safe_dump(config))
+        self._log = folder / "log"
+        with self._log.open("wb") as log:
+            command = [sys.executable, str(HERE / "serve.py"), str(folder / "instance.yaml")]
+            # The stand-in has no virtual memory for segments that grow.
+            env = machine.environment(OMP_NUM_THREADS="1", PYTORCH_NPU_ALLOC_CONF="expandable_segments:False")
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=env)
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Return the lines of the log with this event."""
+        found = []
+        for line in self._log.read_text(errors="replace").splitlines():
+            with contextlib.suppress(ValueError):
+                event = json.loads(line)
+                if isinstance(event, dict) and event.get("event") == name:
+                    found.append(event)
+        return found
+
+    def wait(self, ask: Callable[[], object], what: str) -> None:
+        """Poll until `ask` is true."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, self._log.read_text(errors="replace")[-4000:]
+            if ask():
+                return
+            time.sleep(0.05)
+        raise AssertionError(f"{what} did not happen:\n{self._log.read_text(errors='replace')[-4000:]}")
+
+    def wait_ready(self) -> None:
+        """Wait until the instance answers requests."""
+        self.wait(lambda: self._status("/readyz") == 200, "ready")
+
+    def wait_another_engine(self) -> None:
+        """Wait until an engine that was started after the first one answers requests."""
+        self.wait(
+            lambda: len([e for e in self.events("supervisor.child_ready") if e["child"] == "engine"]) > 1,
+            "another engine",
+        )
+        self.wait_ready()
+
+    def text(self, prompt: str) -> str:
+        """Return twelve greedy tokens as text. Raises HTTPError."""
+        body = json.dumps({"model": "m", "prompt": prompt, "max_tokens": 12, "temperature": 0}).encode()
+        request = urllib.request.Request(f"{self._url()}/v1/completions", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as response:
+            answer: str = json.load(response)["choices"][0]["text"]
+        return answer
+
+    def stop(self) -> None:
+        """End it."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def _url(self) -> str:
+        return "http://" + next(e["address"] for e in self.events("supervisor.listening") if e["listener"] == "api")
+
+    def _status(self, path: str) -> int:
+        try:
+            with urllib.request.urlopen(f"{self._url()}{path}", timeout=5) as response:
+                return int(response.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+        except (OSError, StopIteration):
+            return 0
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
+    """Start daemons; `sections` are merged into the file of the instance."""
+    running: list[Daemon] = []
+
+    def begin(machine: Any, model: Path, device: str, **sections: dict[str, Any]) -> Daemon:
+        config: dict[str, Any] = {
+            "model": {"path": str(model), "name": "m", "dtype": "float32", "max_model_len": 512},
+            "listen": {"port": 0},
+            "metrics": {"enabled": False},
+            "engine": {"device": device, "max_num_seqs": 4, "kv_cache_memory": "128MiB"},
+            "recovery": {"backoff_min_s": 0.1, "backoff_max_s": 0.5},
+            # A request that is held until the device is back would not come back with the error that is waited for.
+            "admission": {"restart_wait_s": 0},
+            "log": {"format": "json"},
+        }
+        for name, section in sections.items():
+            config[name] = {**config.get(name, {}), **section}
+        running.append(Daemon(machine, config, tmp_path / f"daemon-{len(running)}"))
+        return running[-1]
+
+    yield begin
+    for daemon in running:
+        daemon.stop()
