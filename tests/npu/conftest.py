@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from standin.machine import Machine
 
 HERE = Path(__file__).resolve().parent
-START_TIMEOUT_S = 90.0
+START_TIMEOUT_S = 180.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -148,7 +148,7 @@ class Daemon:
         """Return twelve greedy tokens as text. Raises HTTPError."""
         body = json.dumps({"model": "m", "prompt": prompt, "max_tokens": 12, "temperature": 0}).encode()
         request = urllib.request.Request(f"{self._url()}/v1/completions", body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as response:
+        with urllib.request.urlopen(request, timeout=120) as response:
             answer: str = json.load(response)["choices"][0]["text"]
         return answer
 
@@ -200,3 +200,46 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
     yield begin
     for daemon in running:
         daemon.stop()
+
+
+@pytest.fixture(scope="session")
+def pack(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Convert a model for a number of tensor ranks, in float32."""
+
+    def convert(source: Path, size: int) -> Path:
+        target = tmp_path_factory.mktemp("packed") / "model"
+        command = [
+            sys.executable, "-m", "ascendd", "convert", str(source), str(target), "--dtype", "float32",
+            "--tensor-parallel-size", str(size),
+        ]  # fmt: skip
+        subprocess.run(command, check=True, timeout=300, capture_output=True)
+        return target
+
+    return convert
+
+
+@pytest.fixture(scope="session")
+def packed(qwen2_folder: Path, pack: Callable[..., Path]) -> Path:
+    """The small Qwen2 for two tensor ranks."""
+    return pack(qwen2_folder, 2)
+
+
+@pytest.fixture
+def group(make_machine: Any, serve: Callable[..., Daemon], packed: Path) -> tuple[Machine, Daemon]:
+    """A machine of two devices, and a daemon on it whose two ranks hold slices of each layer."""
+    machine = make_machine(num_devices=2)
+    return machine, serve(machine, packed, "npu", parallel={"tensor_parallel_size": 2})
+
+
+@pytest.fixture
+def text_on_cpu(serve: Callable[..., Daemon]) -> Callable[..., str]:
+    """Ask a daemon with one rank on the CPU."""
+
+    def ask(machine: Machine, model: Path, prompt: str) -> str:
+        cpu = serve(machine, model, "cpu")
+        cpu.wait_ready()
+        text = cpu.text(prompt)
+        cpu.stop()
+        return text
+
+    return ask
