@@ -97,6 +97,8 @@ bench: venv-dev model
 	@test -d $(DEMO)/smollm2-135m || $(VENV)/bin/ascendd convert $(DEMO)/*.gguf $(DEMO)/smollm2-135m
 	$(PY) tests/bench/serving.py $(DEMO)/smollm2-135m
 	$(PY) tests/bench/against_transformers.py $(DEMO)/smollm2-135m $(DEMO)/*.gguf
+	$(PY) tests/bench/peers.py $(DEMO)/smollm2-135m $(DEMO)/*.gguf
+	$(PY) tests/bench/perplexity.py $(DEMO)/smollm2-135m
 	$(PY) tests/bench/bench_prefix_ttft.py $(DEMO)/smollm2-135m
 	$(PY) tests/bench/bench_fragmentation.py
 

@@ -29,7 +29,7 @@ def prompts(count: int) -> list[list[int]]:
     return [[rng.randrange(1000, 40_000) for _ in range(rng.randint(24, 320))] for _ in range(count)]
 
 
-def ours(artefact: Path) -> Callable[[int], float]:
+def ours(artefact: Path, weight_dtype: str = "auto") -> Callable[[int], float]:
     """Return a function that runs a batch on our engine and gives output tokens per second."""
     from ascendd.config.model_facts import read_model_facts
     from ascendd.config.resolve import resolve
@@ -42,7 +42,8 @@ def ours(artefact: Path) -> Callable[[int], float]:
 
     facts, device = read_model_facts(artefact), CpuDevice()
     config = InstanceConfig(
-        model=ModelSection(path=str(artefact), dtype="float32"), engine=EngineSection(enable_prefix_caching=False)
+        model=ModelSection(path=str(artefact), dtype="float32"),
+        engine=EngineSection(enable_prefix_caching=False, weight_dtype=weight_dtype),  # type: ignore[arg-type]
     )
     resolved = resolve(config, facts, device.facts)
     core = EngineCore(resolved, InProcessExecutor(ModelRunner(resolved, facts, device)), ())
