@@ -60,7 +60,7 @@ def test_stored_keys_and_values_come_back_block_by_block() -> None:
     assert cache[:, :, [0, 2, 4, 5]].abs().max() == 0
 
 
-@pytest.mark.parametrize("form", sorted(_FORMS))
+@pytest.mark.parametrize("form", sorted(set(_FORMS) - {"native"}))  # which test_native.py compiles first
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("rows", [1, 3, 16, 65])
 def test_every_packed_form_is_the_same_linear(form, bias, rows) -> None:
