@@ -56,8 +56,11 @@ def check(entry: TokenLogprobs, row: torch.Tensor, token_id: int, num_top: int) 
     assert entry.logprob == pytest.approx(float(expected[token_id]), abs=2e-4)
     values, ids = expected.topk(max(num_top, 1))
     assert entry.top_logprobs == pytest.approx(values[:num_top].tolist(), abs=2e-4)
-    assert entry.top_token_ids == ids[:num_top].tolist()
-    assert entry.rank == 1 + int((expected > expected[token_id]).sum())
+    # Tokens whose values are as near as two orders of summation differ may change places.
+    assert len(set(entry.top_token_ids)) == num_top
+    assert expected[entry.top_token_ids].tolist() == pytest.approx(values[:num_top].tolist(), abs=2e-4)
+    surely, perhaps = (1 + int((expected > expected[token_id] + margin).sum()) for margin in (2e-4, -2e-4))
+    assert surely <= entry.rank <= perhaps
 
 
 @pytest.mark.parametrize("params", [{}, BUSY], ids=["greedy", "busy"])
