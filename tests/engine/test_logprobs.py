@@ -54,7 +54,7 @@ def check(entry: TokenLogprobs, row: torch.Tensor, token_id: int, num_top: int) 
     """The entry is that of `token_id` under the reference row of logits."""
     expected = torch.log_softmax(row, -1)
     assert entry.logprob == pytest.approx(float(expected[token_id]), abs=2e-4)
-    values, ids = expected.topk(max(num_top, 1))
+    values = expected.topk(max(num_top, 1)).values
     assert entry.top_logprobs == pytest.approx(values[:num_top].tolist(), abs=2e-4)
     # Tokens whose values are as near as two orders of summation differ may change places.
     assert len(set(entry.top_token_ids)) == num_top
