@@ -20,6 +20,7 @@ from ascendd.preflight.target import DeviceChoice, choose_target
 from .bundle import Bundle, read_bundle
 from .host import LOG_FOLDER, Host, bundle_folder
 from .media import Media, read_media
+from .os_packages import choose_manager
 from .run import Run
 from .settings import Settings
 from .state import InstallState
@@ -106,7 +107,7 @@ def _prepare(host: Host, settings: Settings, *, is_upgrade: bool, state: Install
     media = Media("")
     if settings.media is not None:
         families = tuple(sorted({npu.family for npu in find_pci_npus(host.files)}))
-        media = read_media(settings.media, host.architecture, families)
+        media = read_media(settings.media, host.architecture, families, choose_manager(host))
         if settings.is_npu:
             problems += media.problems
         else:

@@ -11,6 +11,8 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 from ascendd.host.vendor_facts import load_facts
 
+from .os_packages import ENDINGS, OsPackage, PackageManager, parse_os_package, unfit_os_packages
+
 CHECKSUMS = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-fA-F]{64})[ \t]+\*?(.+)")
 _CHUNK = 1 << 20
@@ -63,6 +65,7 @@ class Media:
     folder: str
     packages: Tuple[Package, ...] = ()
     wheels: Tuple[str, ...] = ()
+    os_packages: Tuple[OsPackage, ...] = ()
     problems: Tuple[str, ...] = ()
 
     def package(self, kind: PackageKind) -> Optional[Package]:
@@ -85,9 +88,13 @@ def parse_package(path: str) -> Optional[Package]:
     return None
 
 
-def read_media(folder: str, architecture: str, families: Sequence[str]) -> Media:
-    """Read and prove a folder for a host of this architecture; `families` are those of ascendd.host.pci."""
-    problems = verify_checksums(folder, (".run", ".whl"))
+def read_media(folder: str, architecture: str, families: Sequence[str], manager: Optional[PackageManager]) -> Media:
+    """
+    Read and prove a folder for a host of this architecture; `families` are those of ascendd.host.pci.
+
+    Packages of the operating system are judged for its package manager, None where the host is not known yet.
+    """
+    problems = verify_checksums(folder, (".run", ".whl", *ENDINGS))
     packages = []
     for path in sorted(Path(folder).glob("*.run")):
         package = parse_package(str(path))
@@ -97,7 +104,16 @@ def read_media(folder: str, architecture: str, families: Sequence[str]) -> Media
             packages.append(package)
     problems += _unfit(packages, architecture, families)
     wheels = tuple(str(path) for path in sorted(Path(folder).glob("wheels/*.whl")))
-    return Media(folder, tuple(packages), wheels, tuple(problems))
+    os_packages = []
+    for path in sorted(path for ending in ENDINGS for path in Path(folder).rglob(f"*{ending}")):
+        os_package = parse_os_package(str(path))
+        if os_package is None:
+            problems.append(f"{path.name} is not named as a package of a distribution is; give it its own name back")
+        else:
+            os_packages.append(os_package)
+    if manager is not None:
+        problems += unfit_os_packages(os_packages, manager, architecture)
+    return Media(folder, tuple(packages), wheels, tuple(os_packages), tuple(problems))
 
 
 def verify_checksums(folder: str, endings: Tuple[str, ...]) -> List[str]:

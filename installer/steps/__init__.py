@@ -7,10 +7,11 @@ from typing import List, Tuple
 from ..bundle import Bundle
 from ..media import Media, PackageKind
 from ..settings import Settings
-from ..step import Step
+from ..step import Found, Step
 from .accounts import ServiceAccount, VendorAccount
 from .cann_environment import CannEnvironment
 from .doctor import Doctor
+from .os_packages import OsPackages
 from .reboot import Reboot
 from .release import Release, Venv
 from .system import System
@@ -20,16 +21,24 @@ from .vendor import Driver, Firmware, Nnal, Ops, Toolkit
 
 def make_steps(bundle: Bundle, media: Media, settings: Settings, *, is_upgrade: bool) -> Tuple[Step, ...]:
     """Return the steps of a host; `is_upgrade`: a driver was there when the run began, so the firmware goes first."""
-    steps: List[Step] = [System(settings)]
+    driver = Driver(settings, media, is_upgrade=is_upgrade)
+    os_packages = OsPackages(
+        bundle, media, lambda host: settings.is_npu and driver.detect(host).found is not Found.PRESENT
+    )
+    steps: List[Step] = [System(settings), os_packages]
     cann: List[Step] = []
     if settings.is_npu:
-        driver = Driver(settings, media, is_upgrade=is_upgrade)
         firmware = Firmware(settings, media, is_upgrade=is_upgrade)
         cann = [Toolkit(settings, media), Ops(settings, media)]
         if media.package(PackageKind.NNAL) is not None:
             cann.append(Nnal(settings, media))
         steps += [VendorAccount(), driver, firmware, Reboot(bundle, settings, (driver, firmware)), *cann]
-    steps += [ServiceAccount(bundle, settings), Venv(bundle, media, settings), Release(bundle, media), Units(bundle)]
+    steps += [
+        ServiceAccount(bundle, settings),
+        Venv(bundle, media, settings, os_packages),
+        Release(bundle, media),
+        Units(bundle),
+    ]
     if cann:
         steps.append(CannEnvironment(settings, cann))
     steps.append(Doctor(settings, tuple(steps)))

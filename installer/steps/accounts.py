@@ -26,7 +26,7 @@ class VendorAccount(Step):
 
     id = "vendor-account"
     title = f"user and group {VENDOR_ACCOUNT}"
-    requires = ("system",)
+    requires = ("os-packages",)
 
     def detect(self, host: Host) -> Detection:
         """Look into passwd and group."""
@@ -67,7 +67,7 @@ class ServiceAccount(Step):
 
     def __init__(self, bundle: Bundle, settings: Settings) -> None:
         self._bundle, self._settings = bundle, settings
-        self.requires = ("system", VendorAccount.id) if settings.is_npu else ("system",)
+        self.requires = ("os-packages", VendorAccount.id) if settings.is_npu else ("os-packages",)
 
     def detect(self, host: Host) -> Detection:
         """Look into passwd, group and sysusers.d."""

@@ -19,6 +19,7 @@ from ..settings import Settings
 from ..state import InstallState
 from ..step import Detection, Found, Step, StepStatus
 from ..torch_stack import torch_problems
+from .os_packages import OsPackages
 
 CURRENT = f"{FOLDER}/current"
 PREVIOUS = f"{FOLDER}/previous"
@@ -34,16 +35,18 @@ class Venv(Step):
     requires: Tuple[str, ...] = ("service-account",)
     estimate_s = 120.0
 
-    def __init__(self, bundle: Bundle, media: Media, settings: Settings) -> None:
+    def __init__(self, bundle: Bundle, media: Media, settings: Settings, os_packages: OsPackages) -> None:
         self._bundle, self._media, self._settings = bundle, media, settings
+        self._os_packages = os_packages
         self._folder = bundle.release_folder
-        self._python: Optional[Tuple[Optional[str]]] = None
+        self._python: Optional[str] = None
 
     def _find_python(self, host: Host) -> Optional[str]:
-        """Look once, since every candidate has to be started."""
+        """Look until it is there, since every candidate has to be started; then name the one that the media bring."""
         if self._python is None:
-            self._python = (find_python(host, self._bundle.pythons),)
-        return self._python[0]
+            self._python = find_python(host, self._bundle.pythons)
+        coming = (f"/usr/bin/python{v}" for v in self._bundle.pythons if self._os_packages.offers_python(v))
+        return self._python or next(coming, None)
 
     def detect(self, host: Host) -> Detection:
         """Compare the pins that the folder was made with."""
@@ -61,14 +64,8 @@ class Venv(Step):
         if found is Found.PRESENT:
             return []
         problems = []
-        if self._find_python(host) is None:
-            names = " or ".join(self._bundle.pythons)
-            problems.append(
-                f"the wheels of this bundle are for Python {names}, and this host has none that can make a virtual "
-                f"environment; install it (Debian, Ubuntu: apt install python{self._bundle.pythons[0]}-venv; openEuler "
-                f"22.03 ships 3.9 only: build one or use a release that has it), or make a bundle for its Python"
-            )
-        else:
+        # Without one the packages of the operating system are what is refused.
+        if self._find_python(host) is not None:
             problems += self._requirements(host)[1]
             if self._settings.is_npu:
                 problems += torch_problems(

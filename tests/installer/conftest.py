@@ -27,7 +27,7 @@ IDLE = "info-24.1.rc3-910B3-2npu-idle.txt"
 BUSY = "info-24.1.0-910B2-4npu-busy-multiproc.txt"
 TOOLS = (
     "groupadd", "useradd", "userdel", "groupdel", "usermod", "systemd-sysusers", "systemd-tmpfiles", "systemctl",
-    "python3.11",
+    "apt-get", "dpkg", "dpkg-query", "dnf", "rpm",
 )  # fmt: skip
 DRIVER, FIRMWARE = "Ascend-hdk-910b-npu-driver_24.1.0_linux-x86_64.run", "Ascend-hdk-910b-npu-firmware_7.5.0.1.129.run"
 TOOLKIT, OPS = "Ascend-cann-toolkit_8.5.0_linux-x86_64.run", "Ascend-cann-910b-ops_8.5.0_linux-x86_64.run"
@@ -63,7 +63,20 @@ class FakeHost:
         for tool in TOOLS:
             shutil.copy(HERE / "fake_tool.sh", self.bin / tool)
             (self.bin / tool).chmod(0o755)
+        for tool in ("lspci", "ifconfig", "python3.11"):
+            self.put_tool(tool)
         self.fill_media(*PACKAGES)
+
+    def put_tool(self, name: str) -> None:
+        """Give the host a command below its own /usr/bin, which is on PATH."""
+        path = self.root / "usr/bin" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(HERE / "fake_tool.sh", path)
+        path.chmod(0o755)
+
+    def take_tools(self, *names: str) -> None:
+        for name in names:
+            (self.root / "usr/bin" / name).unlink()
 
     def write(self, path: str, text: str) -> None:
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -77,8 +90,16 @@ class FakeHost:
             shutil.copy(HERE / "fake_package.sh", self.media / name)
         self.seal_media()
 
+    def add_os_packages(self, **commands: str) -> None:
+        """Put packages of the operating system into os/ of the media: the file's name to the command that it brings."""
+        (self.media / "os").mkdir(exist_ok=True)
+        for command, name in commands.items():
+            (self.media / "os" / name).write_text(f"{command.replace('_', '.')}\n")
+        self.seal_media()
+
     def seal_media(self) -> None:
-        digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in self.media.glob("*.run")}
+        paths = [path for path in self.media.rglob("*") if path.suffix in (".run", ".deb", ".rpm")]
+        digests = {path.relative_to(self.media): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
         (self.media / "SHA256SUMS").write_text("".join(f"{digest}  {name}\n" for name, digest in digests.items()))
 
     def install_by_hand(self, name: str, *, flags: tuple[str, ...] = ("--full",)) -> None:
@@ -157,7 +178,7 @@ class FakeHost:
 
     def _environ(self) -> dict[str, str]:
         return {
-            "PATH": f"{self.bin}:/usr/bin:/bin",
+            "PATH": f"{self.bin}:{self.root}/usr/bin:/usr/bin:/bin",
             "FAKE_ROOT": str(self.root),
             "FAKE_CALLS": str(self.calls_path),
             "FAKE_NPU_SMI": str(FIXTURES / self.npu_smi),

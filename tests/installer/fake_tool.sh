@@ -24,6 +24,30 @@ case "${0##*/}" in
         has passwd ascendd || { echo "ascendd:x:998:998::/:/" >>"$etc/passwd"; echo "ascendd:x:998:" >>"$etc/group"; } ;;
     systemd-tmpfiles) sed -n 's/^d \([^ ]*\) .*/\1/p' "$etc/tmpfiles.d/ascendd.conf" | while read -r d; do mkdir -p "$root$d"; done ;;
     systemctl) [ "$1" != reboot ] || echo boot-2 >"$root/proc/sys/kernel/random/boot_id" ;;
+    dpkg-query | rpm | dpkg | apt-get | dnf)
+        # What a package brings is one command, named in it; the list of what is installed is one of names.
+        list="$root/var/lib/fake-packages"
+        touch "$list"
+        case "${0##*/} $1" in
+            "dpkg-query --show") shift 2; for name in "$@"; do grep -q "^$name " "$list" && echo "$name installed"; done; exit 1 ;;
+            "rpm --query") shift 2; for name in "$@"; do grep -q "^$name " "$list" && echo "$name" || echo "package $name is not installed"; done; exit 1 ;;
+            "dpkg --configure") ;;
+            "dpkg --purge" | "rpm --erase")
+                shift
+                [ ! -e "$root/../needs-packages" ] || exit 1
+                for name in "$@"; do rm "$root/usr/bin/$(sed -n "s/^$name //p" "$list")"; sed -i "/^$name /d" "$list"; done
+                [ -s "$list" ] || rm "$list" ;;
+            "apt-get install" | "dnf install")
+                for path in "$@"; do
+                    case "$path" in *.deb) name="${path##*/}"; name="${name%%_*}" ;; *.rpm) name="${path##*/}"; name="${name%-*-*}" ;; *) continue ;; esac
+                    [ ! -e "$root/../fail-os-packages" ] || { echo "E: half-way: failed"; exit 100; }
+                    command="$(cat "$path")"
+                    cp "$0" "$root/usr/bin/$command"
+                    echo "$name $command" >>"$list"
+                    if [ -e "$root/../kill-os-packages" ]; then rm "$root/../kill-os-packages"; kill -9 "$PPID"; sleep 0.3; fi
+                done ;;
+            *) exit 1 ;;
+        esac ;;
     npu-smi) cat "$FAKE_NPU_SMI" ;;
     python3.11 | python)
         case "$*" in

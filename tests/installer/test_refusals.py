@@ -93,7 +93,31 @@ def other_generation(host) -> None:
 
 
 def no_python(host) -> None:
-    (host.bin / "python3.11").write_text("#!/bin/sh\nexit 1\n")
+    (host.root / "usr/bin/python3.11").write_text("#!/bin/sh\nexit 1\n")
+
+
+def no_lspci(host) -> None:
+    host.take_tools("lspci")
+
+
+def debian_package(host) -> None:
+    host.add_os_packages(lspci="pciutils_1%3a3.9.0-4_amd64.deb")
+
+
+def package_of_another_machine(host) -> None:
+    host.add_os_packages(lspci="pciutils-3.9.0-1.oe2403.aarch64.rpm")
+
+
+def two_versions_of_a_package(host) -> None:
+    host.add_os_packages(lspci="pciutils-3.9.0-1.oe2403.x86_64.rpm", setpci="pciutils-3.9.1-1.oe2403.x86_64.rpm")
+
+
+def vendor_rpm(host) -> None:
+    host.add_os_packages(atc="Ascend-cann-toolkit-8.5.0-1.x86_64.rpm")
+
+
+def nameless_package(host) -> None:
+    host.add_os_packages(lspci="pciutils.rpm")
 
 
 def unknown_system(host) -> None:
@@ -120,7 +144,13 @@ CASES: list[tuple[Callable[[Any], None], str]] = [
     (holder, "process 4711 (python3) holds /dev/davinci0"),
     (half_driver, "NPU driver is half installed by somebody else"),
     (other_generation, "is for 910b, 910 firmware was installed here"),
-    (no_python, "this host has none that can make a virtual"),
+    (no_python, "this host has no Python 3.11 with venv and the media hold no package of it; put python3.11*.rpm"),
+    (no_lspci, "this host has no lspci and the media hold no package of it; put pciutils*.rpm"),
+    (debian_package, "pciutils_1%3a3.9.0-4_amd64.deb is not for this host, whose system takes .rpm packages"),
+    (package_of_another_machine, "pciutils-3.9.0-1.oe2403.aarch64.rpm is for aarch64, this host is x86_64"),
+    (two_versions_of_a_package, "are versions of one package; leave one of them in the media folder"),
+    (vendor_rpm, "Ascend-cann-toolkit-8.5.0-1.x86_64.rpm is no package of the operating system"),
+    (nameless_package, "pciutils.rpm is not named as a package of a distribution is"),
     (unknown_system, "this is alpine; the installer knows openEuler, Ubuntu and Debian"),
     (foreign_release, "/opt/ascendd/0.1.0 is there and was not finished by this installer"),
 ]
