@@ -30,6 +30,7 @@ VERBS = (
     "reload",
     "loglevel",
     "report",
+    "drill",
     "convert",
     "inspect",
     "plan",

@@ -200,6 +200,8 @@ class RecoverySection(Section, frozen=True):
     allow_smaller_parallel: bool = False
     # How long the devices of an engine that ended may be held by somebody before the instance fails.
     release_timeout_s: Timeout = 120.0
+    # Whether `ascendd drill` may break this instance to show that it recovers; never where users depend on it.
+    drills: bool = False
 
 
 class LogSection(Section, frozen=True):

@@ -7,6 +7,7 @@ import os
 import queue
 import socket
 import threading
+from collections.abc import Callable
 
 import msgspec
 
@@ -14,7 +15,7 @@ from ascendd.config.schema import InstanceConfig
 from ascendd.engine.progress import StepProgress
 from ascendd.errors import PeerClosed
 from ascendd.ipc.channel import BlockingChannel
-from ascendd.ipc.messages import AttachPeer, ControlMessage, Reconfigure, SetLimits, Shutdown, Stats
+from ascendd.ipc.messages import AttachPeer, ControlMessage, InjectFault, Reconfigure, SetLimits, Shutdown, Stats
 from ascendd.telemetry.log import set_level
 from ascendd.telemetry.metrics import MetricStore
 
@@ -34,6 +35,8 @@ class ControlLink(threading.Thread):
         self._channel = channel
         self._progress = progress
         self.metrics: MetricStore | None = None
+        # What takes the orders of drills; without it they are ignored.
+        self.on_drill: Callable[[InjectFault], None] | None = None
         self.links: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
         self.limits: queue.SimpleQueue[SetLimits] = queue.SimpleQueue()
         self.ending = threading.Event()
@@ -56,6 +59,9 @@ class ControlLink(threading.Thread):
                 elif isinstance(message, SetLimits):
                     self.limits.put(message)
                     self.wake()
+                elif isinstance(message, InjectFault):
+                    if self.on_drill is not None:
+                        self.on_drill(message)
                 elif isinstance(message, Shutdown):
                     self.ending.set()
                     self.wake()

@@ -13,6 +13,7 @@ from ascendd.config.model_facts import ModelFacts
 from ascendd.config.resolve import EngineConfig
 from ascendd.engine.control_link import ControlLink
 from ascendd.engine.core import EngineCore
+from ascendd.engine.drill_faults import DrillFaults
 from ascendd.engine.grammar_desk import GrammarDesk
 from ascendd.engine.loading import load
 from ascendd.engine.progress import StepProgress
@@ -73,7 +74,9 @@ def _body(_arguments: ChildArguments, channel: BlockingChannel[ControlMessage]) 
     )
     channel.send(Ready({**_ready_facts(engine_config), **core.report.facts}))
     try:
-        EngineLoop(core, engine_config, facts, link, progress).run()
+        drill = DrillFaults(core.executor) if config.recovery.drills else None
+        link.on_drill = None if drill is None else drill.take
+        EngineLoop(core, engine_config, facts, link, progress, drill=drill).run()
     finally:
         core.executor.close()
     return 0
@@ -96,8 +99,16 @@ class EngineLoop:
     """Drains the data link between steps; waits on it while there is nothing to do."""
 
     def __init__(
-        self, core: EngineCore, config: EngineConfig, facts: ModelFacts, link: ControlLink, progress: StepProgress
+        self,
+        core: EngineCore,
+        config: EngineConfig,
+        facts: ModelFacts,
+        link: ControlLink,
+        progress: StepProgress,
+        *,
+        drill: DrillFaults | None = None,
     ) -> None:
+        self._drill = drill
         self._core = core
         self._config = config
         self._facts = facts
@@ -221,6 +232,8 @@ class EngineLoop:
         for failed in self._core.expire():
             self._send(failed)
         self._progress.begin()
+        if self._drill is not None:
+            self._drill.fire()
         output = self._core.step()
         self._progress.end(self._core.num_running, self._core.num_waiting)
         if output is not None:

@@ -47,12 +47,15 @@ def own_usage(pid: int) -> ProcessUsage | None:
         return None
 
 
-def descendants(pid: int) -> list[int]:
-    """Return the process ids below `pid`, nearest first; empty where it is gone."""
-    try:
-        return [process.pid for process in psutil.Process(pid).children(recursive=True)]
-    except psutil.Error:
-        return []
+def descendants(pid: int, word: str = "") -> list[int]:
+    """Return the processes below `pid`, nearest first; with `word` those that have it among their arguments."""
+    found = []
+    with contextlib.suppress(psutil.Error):
+        for process in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if not word or word in process.cmdline():
+                    found.append(process.pid)
+    return found
 
 
 def port_holder(port: int) -> str | None:

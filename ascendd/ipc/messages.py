@@ -150,6 +150,17 @@ class Reconfigure(Message, frozen=True, tag="reconfigure"):
     config_json: bytes
 
 
+class InjectFault(Message, frozen=True, tag="inject_fault"):
+    """
+    A drill: the engine or the log writer breaks as `kind` says (supervisor.drills), for `seconds` where it lasts.
+
+    Obeyed only where the receiver's own configuration has recovery.drills.
+    """
+
+    kind: str
+    seconds: float = 0.0
+
+
 class Shutdown(Message, frozen=True, tag="shutdown"):
     """Leave at once with exit status 0."""
 
@@ -359,8 +370,8 @@ class SequenceFailed(Message, frozen=True, tag="sequence_failed"):
 
 
 ControlMessage = Union[
-    Configure, AttachPeer, SetLimits, EngineState, RunSelfTest, Drain, Hold, Reconfigure, Shutdown, MetricsSnapshot,
-    Hello, Progress, Ready, Heartbeat, Stats, SelfTestDone, Drained, ChildFault,
+    Configure, AttachPeer, SetLimits, EngineState, RunSelfTest, Drain, Hold, Reconfigure, InjectFault, Shutdown,
+    MetricsSnapshot, Hello, Progress, Ready, Heartbeat, Stats, SelfTestDone, Drained, ChildFault,
 ]  # fmt: skip
 DataMessage = Union[
     AddSequence, AbortSequences, LoadAdapter, UnloadAdapter, Probe,

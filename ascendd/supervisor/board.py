@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from ascendd import __version__
 from ascendd.host.proc import own_usage, usage
@@ -22,7 +23,17 @@ _SUPERVISOR = "supervisor"
 # Ten minutes at the supervisor's own interval.
 _CURVE_POINTS = 120
 _VERDICTS = {Verdict.PASS: 0.0, Verdict.SKIPPED: 0.0, Verdict.WARN: 1.0, Verdict.FAIL: 2.0, Verdict.ERROR: 3.0}
+# What a trend of a drill must span.
+_HASTY_SPAN_S = 10.0
 _SERVING = (ChildState.READY, ChildState.DRAINING)
+
+
+@dataclass(frozen=True)
+class _Hastened:
+    """A trend that a drill judges by, and until when (monotonic seconds)."""
+
+    trend: MemoryTrend
+    until_s: float
 
 
 class StatsBoard:
@@ -35,6 +46,7 @@ class StatsBoard:
         # Resident bytes by role at each measurement, for incident bundles.
         self.memory_curve: deque[tuple[float, dict[str, int]]] = deque(maxlen=_CURVE_POINTS)
         self._trends: dict[str, MemoryTrend] = {}
+        self._hastened: dict[str, _Hastened] = {}
         self._cpu_s: dict[tuple[str, int], float] = {}
         self._told_at_s: dict[str, float] = {}
         self._last_line: tuple[float, tuple[int, ...]] = (time.monotonic(), (0, 0))
@@ -52,6 +64,7 @@ class StatsBoard:
         self._store.remove("ascendd_process_resident_memory_bytes", (role.value,))
         self._store.remove("ascendd_process_memory_growth_bytes_per_hour", (role.value,))
         self._trends.pop(role.value, None)
+        self._hastened.pop(role.value, None)
 
     def count_restart(self, role: Role, failure: FailureClass) -> None:
         """Count one restart, and the failure that made it necessary."""
@@ -80,8 +93,16 @@ class StatsBoard:
 
     def leaks(self) -> dict[str, Growth]:
         """Return the processes whose memory has grown for hours, and how fast."""
-        growths = {role: trend.growth() for role, trend in self._trends.items()}
+        now_s = time.monotonic()
+        self._hastened = {role: drill for role, drill in self._hastened.items() if drill.until_s > now_s}
+        trends = self._trends | {role: drill.trend for role, drill in self._hastened.items()}
+        growths = {role: trend.growth() for role, trend in trends.items()}
         return {role: growth for role, growth in growths.items() if growth is not None and growth.is_leak}
+
+    def hasten(self, role: Role, seconds: float) -> None:
+        """Judge the growth of `role` by seconds in place of hours, for the `seconds` of a drill and a moment more."""
+        trend = MemoryTrend(warm_up_s=0.0, every_s=0.0, min_span_s=_HASTY_SPAN_S)
+        self._hastened[role.value] = _Hastened(trend, time.monotonic() + seconds + _HASTY_SPAN_S)
 
     def measure(self, own_pid: int, child_pids: Mapping[Role, int]) -> None:
         """Read memory and CPU time of the supervisor and of each child with its workers."""
@@ -98,6 +119,8 @@ class StatsBoard:
             self._store.set("ascendd_process_resident_memory_bytes", float(reading.rss_bytes), role)
             trend = self._trends.setdefault(key[0], MemoryTrend())
             trend.add(now_s, float(reading.rss_bytes))
+            if (drill := self._hastened.get(key[0])) is not None:
+                drill.trend.add(now_s, float(reading.rss_bytes))
             if (growth := trend.growth()) is not None:
                 self._store.set("ascendd_process_memory_growth_bytes_per_hour", growth.bytes_per_hour, role)
             # A worker that ended takes its CPU time out of the sum; the total must not go back for it.
@@ -136,7 +159,12 @@ class StatsBoard:
             "waiting": int(totals.get("ascendd_engine_sequences_waiting", 0)),
             "kv_usage": round(totals.get("ascendd_engine_kv_usage_ratio", 0.0), 4),
             "generation_tokens": int(totals.get("ascendd_engine_generation_tokens_total", 0)),
+            "out_of_memory_steps": self._out_of_memory_steps(),
         }
+
+    def _out_of_memory_steps(self) -> int:
+        name = "ascendd_engine_out_of_memory_total"
+        return int(sum(sample.value for sample in self._accumulator.merged() if sample.name == name))
 
     def count_tuning(self, direction: str) -> None:
         """Count one change of limits, `up` or `down`."""

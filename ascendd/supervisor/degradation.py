@@ -12,6 +12,7 @@ class Degradation(enum.Enum):
     CHILD = "child"  # the metrics process or the log writer is down
     DEVICE = "device"  # a chip was left out
     MEMORY_GROWTH = "memory_growth"  # a process grows without end
+    LOG = "log"  # the log file takes no lines
     HOST = "host"  # a check of the host that is made again while serving fails
 
 

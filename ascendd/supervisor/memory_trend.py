@@ -31,9 +31,12 @@ class Growth:
 
 
 class MemoryTrend:
-    """The readings of one process; a new process begins a new one."""
+    """The readings of one process; a new process begins a new one. The times are seconds."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, *, warm_up_s: float = WARM_UP_S, every_s: float = EVERY_S, min_span_s: float = MIN_SPAN_S
+    ) -> None:
+        self._warm_up_s, self._every_s, self._min_span_s = warm_up_s, every_s, min_span_s
         self._started_s: float | None = None
         self._points: collections.deque[tuple[float, float]] = collections.deque()
 
@@ -41,7 +44,8 @@ class MemoryTrend:
         """Take a reading at `now_s` (monotonic seconds)."""
         if self._started_s is None:
             self._started_s = now_s
-        if now_s - self._started_s < WARM_UP_S or (self._points and now_s - self._points[-1][0] < EVERY_S):
+        is_early = bool(self._points) and now_s - self._points[-1][0] < self._every_s
+        if now_s - self._started_s < self._warm_up_s or is_early:
             return
         self._points.append((now_s, num_bytes))
         while now_s - self._points[0][0] > WINDOW_S:
@@ -49,7 +53,7 @@ class MemoryTrend:
 
     def growth(self) -> Growth | None:
         """Return the growth over the window, None while there is too little to tell."""
-        if not self._points or self._points[-1][0] - self._points[0][0] < MIN_SPAN_S:
+        if len(self._points) < 3 or self._points[-1][0] - self._points[0][0] < self._min_span_s:
             return None
         return fit([at_s / 3600.0 for at_s, _ in self._points], [value for _, value in self._points])
 

@@ -19,6 +19,7 @@ from ascendd.ipc import messages as msg
 from ascendd.ipc.messages import Role
 from ascendd.supervisor import event as ev
 from ascendd.supervisor.child import ChildState
+from ascendd.supervisor.drills import start_drill
 from ascendd.supervisor.inputs import check_inputs
 from ascendd.supervisor.phase import RUNNING, Phase
 from ascendd.supervisor.readiness import Readiness
@@ -67,9 +68,11 @@ class Operations:
                 return self.set_level(str(request.get("level", "")))
             case "reload":
                 return self.reload()
+            case "drill":
+                return start_drill(self._run, str(request.get("kind", "")), _number(request.get("seconds", 20.0)))
         raise UsageError(
             f"the verb {str(request.get('verb'))[:40]!r} is not known",
-            remedy="Use status, drain, resume, restart, log-level or reload.",
+            remedy="Use status, drain, resume, restart, log-level, reload or drill.",
         )
 
     def status(self) -> dict[str, Any]:
@@ -189,6 +192,12 @@ class Operations:
     def _check_running(self) -> None:
         if self._run.phase not in RUNNING:
             raise UsageError(f"the instance is {self._run.phase.value}", remedy="Start it again with systemctl.")
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise UsageError(f"{str(value)[:40]!r} is not a number of seconds", remedy="Give a number, such as 20.")
+    return float(value)
 
 
 def _memory(pid: int, read: Callable[[int], Any]) -> dict[str, Any]:

@@ -136,6 +136,10 @@ class Watch:
         missing = [role for role, child in run.children.items() if child.state is not ChildState.READY]
         helpers = [role.value for role in missing if role not in PEERS]
         run.degradations.set(Degradation.CHILD, f"{' and '.join(helpers)} down" if helpers else None)
+        num_lost = run.children[Role.LOGWRITER].heartbeat.num_waiting if Role.LOGWRITER in run.children else 0
+        text = f"log.file took none of the last {num_lost} lines; is its disk full?" if num_lost else None
+        if run.degradations.set(Degradation.LOG, text) and text is None:
+            run.log.info("supervisor.log_file_written_again")
         if run.episode and not missing and run.phase is Phase.SERVING:
             run.log.info("supervisor.episode_over")
             run.close_episode()

@@ -18,7 +18,8 @@ from ascendd.config.quantity import parse_bytes
 from ascendd.errors import HostError, PeerClosed
 from ascendd.ipc.channel import BlockingChannel
 from ascendd.ipc.child import ChildArguments, receive_config, run_role
-from ascendd.ipc.messages import ControlMessage, Heartbeat, Ready, Role, Shutdown, Stats
+from ascendd.ipc.messages import ControlMessage, Heartbeat, InjectFault, Ready, Role, Shutdown, Stats
+from ascendd.telemetry.drill_log import DrillLog
 from ascendd.telemetry.metrics import LOG_METRICS, MetricStore
 from ascendd.telemetry.rotating_log import RotatingLog
 
@@ -60,7 +61,7 @@ def _write(arguments: ChildArguments, channel: BlockingChannel[ControlMessage]) 
     if arguments.data_fd is None or config.log.file is None:
         raise HostError("the log writer was started without a pipe or without log.file")
     os.set_inheritable(arguments.data_fd, False)
-    target = RotatingLog(
+    target = (DrillLog if config.recovery.drills else RotatingLog)(
         Path(config.log.file),
         parse_bytes(config.log.max_bytes),
         config.log.backups,
@@ -104,8 +105,11 @@ def _copy_until_told(
             channel.send(Stats(metrics.samples()))
             due_s = now_s + _HEARTBEAT_S
         # Before waiting: what came along with the configuration is in the channel already, not in its socket.
-        if any(isinstance(message, Shutdown) for message in channel.drain()):
-            return
+        for message in channel.drain():
+            if isinstance(message, Shutdown):
+                return
+            if isinstance(message, InjectFault) and isinstance(target, DrillLog):
+                target.take(message)
         readable = select.select([fd, channel.fileno(), reopen.fd], [], [], max(0.0, due_s - now_s))[0]
         if reopen.fd in readable and reopen.take():
             target.reopen()

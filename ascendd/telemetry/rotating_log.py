@@ -131,7 +131,7 @@ class RotatingLog:
                 self._open()
             if self._size and (self._size + len(data) > self._max_bytes or self._is_old()):
                 self._rotate()
-            num_written = os.write(self._fd, data)
+            num_written = self._put(data)
         except OSError:
             num_written = 0
         if num_written == len(data):
@@ -141,6 +141,9 @@ class RotatingLog:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self._size)
         return False
+
+    def _put(self, data: bytes) -> int:
+        return os.write(self._fd, data)
 
     def _is_old(self) -> bool:
         return self._max_age_s > 0 and self._clock() - self._began_s >= self._max_age_s

@@ -55,3 +55,14 @@ def test_too_little_tells_nothing():
         # It grows for ten minutes only.
         subject.add(minute * 60.0, min(minute, 10) * 100 * MB)
     assert subject.growth().bytes_per_hour == 0.0
+
+
+def test_a_drill_is_judged_by_seconds():
+    """With a short span the same line tells within seconds, and still needs three readings of it."""
+    subject = MemoryTrend(warm_up_s=0.0, every_s=0.0, min_span_s=10.0)
+    subject.add(0.0, 0.0)
+    subject.add(11.0, 80 * MB)
+
+    assert subject.growth() is None
+    subject.add(15.0, 120 * MB)
+    assert subject.growth().is_leak
