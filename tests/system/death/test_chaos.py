@@ -36,7 +36,7 @@ async def ask(session, url, index, ends):
     }  # fmt: skip
     try:
         async with session.post(f"{url}/v1/completions", json=body, timeout=LIMIT) as response:
-            lines = [line.strip() for line in (await response.read()).decode().splitlines() if line.strip()]
+            lines = [line.strip() for line in (await response.read()).decode().split("\n") if line.strip()]
             if response.status != 200:
                 json.loads(lines[0])["error"]["code"]
                 ends[f"status {response.status}"] += 1
