@@ -17,11 +17,11 @@ import pytest
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
 CONFIG = """
-model: {{path: {model}, name: m}}
+model: {{path: {model}, name: m, max_model_len: 1024}}
 listen: {{port: 0}}
 metrics: {{port: 0}}
 parallel: {{tensor_parallel_size: {ranks}}}
-engine: {{device: cpu, max_num_seqs: 4, max_num_blocks: 512, num_threads: 1}}
+engine: {{device: cpu, max_num_seqs: 4, max_num_blocks: 640, num_threads: 1}}
 health: {{step_deadline_s: 6}}
 log: {{file: {folder}/log}}
 recovery: {{drills: {drills}, backoff_min_s: 0.1, backoff_max_s: 1}}
@@ -30,7 +30,7 @@ recovery: {{drills: {drills}, backoff_min_s: 0.1, backoff_max_s: 1}}
 NOTICED = {
     "kill-engine": "engine was killed by SIGKILL",
     "kill-api": "api was killed by SIGKILL",
-    "hang": "hangs",
+    "hang": "engine hangs (step",
     "oom": "step without memory, tried again",
     "device-lost": "ASD-D04",
     "leak": "engine grows by",

@@ -1,0 +1,105 @@
+"""What ends one rank of a group on NPUs ends the group with that rank's cause, and the next group serves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import urllib.error
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+SYNCHRONISE = "aclrtSynchronizeStreamWithTimeout"
+ALLOCATE = "aclrtMallocAlign32"
+PROMPT = "hello there"
+FOR_EVER = 0xFFFFFFFF
+
+
+def end_of_group(daemon: Any, prompt: str = "again") -> dict[str, Any]:
+    """Ask for text that the group does not live to give; return what the engine told of its end."""
+    with pytest.raises((urllib.error.HTTPError, OSError)):
+        daemon.text(prompt)
+    daemon.wait(lambda: daemon.events("supervisor.child_ended"), "the end of the engine")
+    told: list[dict[str, Any]] = daemon.events("engine.group_failed") + daemon.events("engine.rank_hung")
+    return told[0]
+
+
+def ranks_of(daemon: Any) -> dict[int, int]:
+    """Return the process of each rank that runs below the daemon."""
+    found = {}
+    children = [daemon.process.pid]
+    while children:
+        parent = children.pop()
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = path.read_text().rpartition(")")[2].split()
+                command = (path.parent / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if int(fields[1]) != parent:
+                continue
+            pid = int(path.parent.name)
+            children.append(pid)
+            if b"_worker" in command:
+                found[pid] = pid
+    return dict(enumerate(sorted(found)))
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [(507033, "ASD-D04"), (107001, "ASD-D02")],
+)
+def test_a_runtime_error_of_one_rank(group, code, expected) -> None:
+    """At its fourth synchronisation; the error names the rank and the vendor.s code."""
+    machine, daemon = group
+    daemon.wait_ready()
+    machine.fault(SYNCHRONISE, code, call=4, device=1)
+    told = end_of_group(daemon)
+
+    assert (told["failed_rank"], told["code"]) == (1, expected)
+    assert str(code) in told["reason"]
+
+
+def test_a_device_that_dies(group) -> None:
+    """Rank 0's device is lost; that rank 1 then finds its peer gone is an echo. Once it is back the group serves."""
+    machine, daemon = group
+    daemon.wait_ready()
+    expected = daemon.text(PROMPT)
+    machine.kill_device(0)
+    told = end_of_group(daemon)
+    machine.revive_device(0)
+    daemon.wait_another_engine()
+
+    assert (told["failed_rank"], told["code"]) == (0, "ASD-D04")
+    assert daemon.text(PROMPT) == expected
+
+
+def test_a_peer_lost_inside_a_collective(group) -> None:
+    """Rank 1 is killed by a signal: the end names it, not the rank that waits for it in the collective."""
+    _, daemon = group
+    daemon.wait_ready()
+    expected = daemon.text(PROMPT)
+    os.kill(ranks_of(daemon)[1], signal.SIGKILL)
+    told = end_of_group(daemon)
+    daemon.wait_another_engine()
+
+    assert (told["failed_rank"], told["code"]) == (1, "ASD-E04")
+    assert "SIGKILL" in told["reason"]
+    assert daemon.text(PROMPT) == expected
+
+
+def test_memory_that_runs_out_on_one_rank(group) -> None:
+    """torch_npu's own allocator finds nothing more on device 1 in a step: ASD-D03 of rank 1."""
+    machine, daemon = group
+    daemon.wait_ready()
+    expected = daemon.text(PROMPT)
+    rule = machine.fault(ALLOCATE, 207001, times=FOR_EVER, device=1)
+    told = end_of_group(daemon, "a " * 230)
+    rule.times = 0
+    daemon.wait_another_engine()
+
+    assert (told["failed_rank"], told["code"]) == (1, "ASD-D03")
+    assert daemon.text(PROMPT) == expected
