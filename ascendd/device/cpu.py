@@ -146,8 +146,11 @@ def _onednn(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
 
 
 def _native(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
-    if native_library() is None or weight.dtype is not torch.float32:
-        raise NotImplementedError
+    # As for a torch without an operator: the form is left out of the choice.
+    if native_library() is None:
+        raise NotImplementedError("this installation has no native kernels")
+    if weight.dtype is not torch.float32:
+        raise NotImplementedError(f"the native form takes float32 weights, not {weight.dtype}")
     return NativeLinear(weight, bias, weight.dtype)
 
 
