@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, List, Optional, Sequence, Tuple
 
+from ascendd.errors import HostError
+
 if TYPE_CHECKING:
     from .action import Action
     from .host import Host
@@ -69,6 +71,13 @@ class Step(ABC):
     @abstractmethod
     def prove(self, host: Host) -> str:
         """Return the sentence that says what was seen. Raises HostError when the step did not reach its aim."""
+
+    def look_again(self, host: Host, claim: str, remedy: Optional[str] = None) -> str:
+        """Return what is detected now, the usual proof. Raises HostError where it belies the `claim` of the action."""
+        detection = self.detect(host)
+        if detection.found is not Found.PRESENT:
+            raise HostError(f"{detection.sentence}, though {claim}", remedy=remedy)
+        return detection.sentence
 
     @abstractmethod
     def undo(self, host: Host, state: InstallState) -> Sequence[Action]:

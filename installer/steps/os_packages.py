@@ -84,13 +84,11 @@ class OsPackages(Step):
 
     def prove(self, host: Host) -> str:
         """Look again."""
-        detection = self.detect(host)
-        if detection.found is not Found.PRESENT:
-            raise HostError(
-                f"{detection.sentence}, though the package manager reported success",
-                remedy="See what the packages in os/ of the media folder hold, then run `resume`.",
-            )
-        return detection.sentence
+        return self.look_again(
+            host,
+            "the package manager reported success",
+            "See what the packages in os/ of the media folder hold, then run `resume`.",
+        )
 
     def undo(self, host: Host, state: InstallState) -> Sequence[Action]:
         """Remove the packages that were not there before, unless another one needs them now."""

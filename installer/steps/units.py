@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Dict, List, Sequence
 
-from ascendd.errors import HostError
-
 from ..action import Action, Command, RestoreFiles, WriteFile
 from ..bundle import Bundle
 from ..host import Host
@@ -54,10 +52,7 @@ class Units(Step):
 
     def prove(self, host: Host) -> str:
         """Compare again."""
-        detection = self.detect(host)
-        if detection.found is not Found.PRESENT:
-            raise HostError(f"{detection.sentence}, though they were just copied")
-        return detection.sentence
+        return self.look_again(host, "they were just copied")
 
     def undo(self, host: Host, state: InstallState) -> Sequence[Action]:
         """Stop what runs, put the files back; folders with models, keys or logs in them stay."""

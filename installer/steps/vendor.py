@@ -102,13 +102,11 @@ class VendorPackage(Step):
 
     def prove(self, host: Host) -> str:
         """Read the version again."""
-        detection = self.detect(host)
-        if detection.found is not Found.PRESENT:
-            raise HostError(
-                f"{detection.sentence}, though its package reported success",
-                remedy="Read the vendor's log, /var/log/ascend_seclog/ascend_install.log, then run `resume`.",
-            )
-        return detection.sentence
+        return self.look_again(
+            host,
+            "its package reported success",
+            "Read the vendor's log, /var/log/ascend_seclog/ascend_install.log, then run `resume`.",
+        )
 
     def undo(self, host: Host, state: InstallState) -> Sequence[Action]:
         """Let the package remove itself where there was none before; an older version is not brought back."""
