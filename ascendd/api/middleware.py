@@ -62,6 +62,9 @@ async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
         _account(service, request, record, status)
     if not response.prepared:
         response.headers["X-Request-Id"] = record.request_id
+        if service.admission.is_draining:
+            # The next request belongs on a connection that outlives this process.
+            response.force_close()
     return response
 
 

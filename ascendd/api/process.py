@@ -66,6 +66,8 @@ class ApiProcess:
             raise
         for task in self._tasks:
             task.cancel()
+        # Who comes in the last moment is told, whatever ended this process.
+        self._service.admission.drain()
         self._service.engine.fail_all(Draining("the instance is stopping"))
         await self._server.stop()
         self._service.engine.detach("the instance is stopping")

@@ -1,11 +1,13 @@
 """
 aiohttp's server with our error shape: what it answers by itself, before or beside our handlers, looks like the rest.
 
-By itself it answers plain text, and repeats parts of the request in it, which may be a key.
+By itself it answers plain text, and repeats parts of the request in it, which may be a key. And at its end it closes
+connections that it accepted a moment before, so that their clients see a reset: ours are answered first.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from aiohttp import web
@@ -18,11 +20,23 @@ from ascendd.telemetry.log import get_logger
 
 _log = get_logger("api")
 
+# How long a connection that was accepted before the end has to bring its first request. A request needs a round trip
+# and a turn of the loop; who only opens a connection ahead of time waits for nothing.
+_FIRST_REQUEST_S = 1.0
+# A connection that the kernel has handed over needs some turns of the loop, or a handshake, before it is counted.
+_SETTLE_S = 0.1
+_LOOK_S = 0.01
+
 
 class JsonErrors(RequestHandler):
     """One connection; requests that cannot be read, and refusals of aiohttp's own, are answered as JSON."""
 
     __slots__ = ()
+
+    @property
+    def awaits_answer(self) -> bool:
+        """Whether a request is in work, or the first one of this connection is still to come."""
+        return self._request_in_progress or bool(self._messages) or self._request_count == 0
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
         """Log a defect; a body that is not what its head says is the client's, and was answered."""
@@ -75,3 +89,25 @@ class JsonRunner(web.AppRunner):
         # aiohttp has no parameter for the class of a connection.
         server.__class__ = _JsonServer
         return server
+
+    async def cleanup(self) -> None:
+        """
+        Stop accepting, answer what was accepted, and close.
+
+        Connections that still wait in the listener's queue are its next owner's, where another process holds it open.
+        """
+        for site in list(self.sites):
+            await site.stop()
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        settled, until = now + _SETTLE_S, now + _FIRST_REQUEST_S
+        # aiohttp has no event for this.
+        while loop.time() < settled or (self._is_awaited() and loop.time() < until):  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)
+        await super().cleanup()
+
+    def _is_awaited(self) -> bool:
+        server = self.server
+        return server is not None and any(
+            connection.awaits_answer for connection in server.connections if isinstance(connection, JsonErrors)
+        )
