@@ -1,8 +1,9 @@
 """
 `./install.sh VERB`, or `python3 -m installer VERB` in the unpacked bundle.
 
-Exit statuses: 0 done, or nothing to do; 64 wrong usage; 69 refused, or `verify` found something;
-71 a step failed, `resume` goes on; 75 the host is to be rebooted, then `resume`; 130 interrupted, `resume` goes on.
+Exit statuses: 0 done, or nothing to do; 64 wrong usage; 69 refused, `verify` found something, or
+`download` could not take what only the vendor's page gives; 71 a step failed, `resume` goes on, or a download failed,
+`download` goes on; 75 the host is to be rebooted, then `resume`; 130 interrupted, `resume` goes on.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ascendd.host.version_files import read_driver
 from ascendd.preflight.target import DeviceChoice, choose_target
 
 from .bundle import Bundle, read_bundle
+from .download.command import add_options, download
 from .host import LOG_FOLDER, Host, bundle_folder
 from .media import Media, read_media
 from .os_packages import choose_manager
@@ -61,7 +63,7 @@ def main(argv: Optional[List[str]] = None) -> int:
         sys.stderr.write(f"error {error.code}: {error.message}\nremedy: {error.remedy}\n")
         return int(error.exit_code)
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted; `./install.sh resume` goes on\n")
+        sys.stderr.write(f"interrupted; `./install.sh {'download' if args.verb == 'download' else 'resume'}` goes on\n")
         return INTERRUPTED
 
 
@@ -74,10 +76,13 @@ def _parser() -> _Parser:
         ("verify", "prove every step and ask the doctor"),
         ("resume", "go on with a run that was stopped, killed or rebooted"),
         ("uninstall", "take back what was installed; what was there before stays or comes back"),
+        ("download", "on a machine with a network: fill a media folder for a host without one"),
     ):
         command = verbs.add_parser(verb, help=sentence, description=sentence)
         command.add_argument("--root", default="/", help=argparse.SUPPRESS)
         command.add_argument("--media", metavar="FOLDER", help="folder of vendor packages with its SHA256SUMS")
+        if verb == "download":
+            add_options(command)
         if verb in ("plan", "apply", "verify"):
             command.add_argument("--device", choices=("auto", "npu", "cpu"), default="auto", help="kind of host")
             command.add_argument("--install-path", default="/usr/local/Ascend", help="where CANN and the driver go")
@@ -181,6 +186,10 @@ def _verify(host: Host, args: argparse.Namespace) -> int:
     return int(ExitCode.PREFLIGHT) if failures else 0
 
 
+def _download(host: Host, args: argparse.Namespace) -> int:
+    return download(host, args, read_bundle(bundle_folder()))
+
+
 def _prepare_again(host: Host, args: argparse.Namespace, state: InstallState) -> Tuple[Run, Settings]:
     """Make the run that the state speaks of; its media folder may have moved."""
     settings = Settings(**{**state.options, **({"media": str(Path(args.media).resolve())} if args.media else {})})
@@ -203,7 +212,14 @@ def _ask(args: argparse.Namespace, question: str) -> None:
         raise PreflightFailed("not begun, as you said", remedy="Nothing was changed.")
 
 
-_VERBS = {"plan": _plan, "apply": _apply, "resume": _resume, "uninstall": _uninstall, "verify": _verify}
+_VERBS = {
+    "plan": _plan,
+    "apply": _apply,
+    "resume": _resume,
+    "uninstall": _uninstall,
+    "verify": _verify,
+    "download": _download,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -40,6 +40,15 @@ class Wheel:
         return good_python and (self.platform == "any" or self.platform.endswith(architecture))
 
 
+def parse_wheel(path: str) -> Optional[Wheel]:
+    """Return what the name of a wheel says, None when it is not named as one."""
+    match = _WHEEL.fullmatch(Path(path).name)
+    if match is None:
+        return None
+    name = re.sub(r"[-_.]+", "-", match["name"]).lower()
+    return Wheel(path, name, match["version"], match["python"], match["platform"])
+
+
 @dataclass(frozen=True)
 class Bundle:
     """The unpacked bundle."""
@@ -47,6 +56,7 @@ class Bundle:
     folder: str
     version: str
     pythons: Tuple[str, ...]
+    architecture: Optional[str] = None
 
     @property
     def release_folder(self) -> str:
@@ -76,18 +86,7 @@ class Bundle:
     def wheels(self, more: Sequence[str] = ()) -> List[Wheel]:
         """Return the wheels of the bundle and those at the paths `more`."""
         paths = [*sorted(str(path) for path in Path(self.folder).glob("wheels/*.whl")), *more]
-        return [
-            Wheel(
-                path,
-                re.sub(r"[-_.]+", "-", match["name"]).lower(),
-                match["version"],
-                match["python"],
-                match["platform"],
-            )
-            for path in paths
-            for match in [_WHEEL.fullmatch(Path(path).name)]
-            if match
-        ]
+        return [wheel for wheel in map(parse_wheel, paths) if wheel]
 
     def problems(self) -> List[str]:
         """Return what is corrupt in it."""
@@ -99,7 +98,7 @@ def read_bundle(folder: str) -> Bundle:
     path = Path(folder, "bundle.json")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        return Bundle(folder, str(data["version"]), tuple(map(str, data["pythons"])))
+        return Bundle(folder, str(data["version"]), tuple(map(str, data["pythons"])), data.get("architecture"))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise HostError(
             f"{path} cannot be read ({error}), so this is no unpacked bundle",

@@ -126,14 +126,12 @@ def verify_checksums(folder: str, endings: Tuple[str, ...]) -> List[str]:
             f"{list_path} cannot be read ({error.strerror}); make it from the vendor's checksums, "
             f"or by `cd {folder} && find . -type f ! -name {CHECKSUMS} -exec sha256sum {{}} + > {CHECKSUMS}`"
         ]
-    problems = []
-    listed: Dict[Path, str] = {}
-    for number, line in enumerate(lines, 1):
-        match = _LINE.fullmatch(line.rstrip())
-        if match:
-            listed[Path(folder, match[2])] = match[1].lower()
-        elif line.strip() and not line.startswith("#"):
-            problems.append(f"line {number} of {list_path} is not `<sha256>  <file>`")
+    problems = [
+        f"line {number} of {list_path} is not `<sha256>  <file>`"
+        for number, line in enumerate(lines, 1)
+        if line.strip() and not line.startswith("#") and not _LINE.fullmatch(line.rstrip())
+    ]
+    listed = {Path(folder, name): digest for name, digest in parse_checksums(lines).items()}
     for path, wanted in listed.items():
         try:
             seen = sha256_of(str(path))
@@ -146,6 +144,12 @@ def verify_checksums(folder: str, endings: Tuple[str, ...]) -> List[str]:
         if path.name.endswith(endings) and path.is_file() and path not in listed:
             problems.append(f"{path.name} is not listed in {list_path}")
     return problems
+
+
+def parse_checksums(lines: Sequence[str]) -> Dict[str, str]:
+    """Return name -> sha256 of the lines of a SHA256SUMS, names as paths below its folder; other lines are left out."""
+    matches = (_LINE.fullmatch(line.rstrip()) for line in lines)
+    return {str(Path(match[2])): match[1].lower() for match in matches if match}
 
 
 def sha256_of(path: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import List, Mapping, Optional
+from typing import Dict, List, Mapping, Optional
 
 from ascendd.host.vendor_facts import load_facts
 
@@ -18,7 +18,7 @@ def torch_problems(pins: Mapping[str, str], cann: Optional[str], *, allow_unveri
     not wrong, so the operator may take it on.
     """
     torch, adapter = pins.get("torch"), pins.get("torch-npu")
-    listed = [row for row in load_facts("torch_cann")["pairs"] if cann and row["cann"] and _same(row["cann"], cann)]
+    listed = pairs_for(cann)
     known = ", ".join(sorted({f"torch_npu {row['torch_npu']} with torch {row['torch']}" for row in listed}))
     on_cann = f"CANN {cann}" if cann else "a CANN of unknown version"
     advice = f"; the vendor lists for it: {known}" if known else f"; the vendor's table has no row for {on_cann}"
@@ -28,9 +28,9 @@ def torch_problems(pins: Mapping[str, str], cann: Optional[str], *, allow_unveri
         ]
     if torch is None:
         return [f"there is no wheel of torch for torch_npu {adapter}{advice}"]
-    if _release(adapter) != _release(torch):
-        return [f"torch_npu {adapter} is for torch {_release(adapter)}, and the wheels hold torch {torch}{advice}"]
-    if allow_unverified or any(row["torch_npu"] == adapter and row["torch"] == _release(torch) for row in listed):
+    if release_of(adapter) != release_of(torch):
+        return [f"torch_npu {adapter} is for torch {release_of(adapter)}, and the wheels hold torch {torch}{advice}"]
+    if allow_unverified or any(row["torch_npu"] == adapter and row["torch"] == release_of(torch) for row in listed):
         return []
     return [
         f"torch_npu {adapter} with torch {torch} has no verdict for {on_cann}{advice}; take a pair from there, "
@@ -38,7 +38,12 @@ def torch_problems(pins: Mapping[str, str], cann: Optional[str], *, allow_unveri
     ]
 
 
-def _release(version: str) -> str:
+def pairs_for(cann: Optional[str]) -> List[Dict[str, str]]:
+    """Return the rows of the vendor's table, with `torch` and `torch_npu`, that are for this CANN."""
+    return [row for row in load_facts("torch_cann")["pairs"] if cann and row["cann"] and _same(row["cann"], cann)]
+
+
+def release_of(version: str) -> str:
     """Return the version without its local part and post-release: 2.9.0.post2 and 2.9.0+cpu are both for 2.9.0."""
     return re.sub(r"(\.post\d+)?(\+.*)?$", "", version)
 

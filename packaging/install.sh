@@ -1,5 +1,5 @@
 #!/bin/bash
-# Start the installer of an unpacked bundle: ./install.sh plan|apply|verify|resume|uninstall [options]; --help lists them.
+# Start the installer of an unpacked bundle: ./install.sh plan|apply|verify|resume|uninstall|download [options]; --help lists them.
 set -eu
 module=installer
 # What the maintainer scripts of the packages run.

@@ -1,0 +1,1 @@
+"""Download: fill a media folder for an offline host on a machine that has a network."""
