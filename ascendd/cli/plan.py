@@ -150,7 +150,8 @@ def _lines(facts: ModelFacts, device: DeviceFacts, engine: EngineConfig) -> Iter
         f"{plan.bytes_per_block:,} bytes",
         f"{plan.block_size} tokens x {plan.bytes_per_token:,} bytes",
     )
-    yield Line("KV blocks", f"{plan.num_blocks:,}", f"{format_bytes(plan.kv_bytes)}; {plan.origin}")
+    first_use = "; taken from the host page by page with first use" if device.kind == "cpu" else ""
+    yield Line("KV blocks", f"{plan.num_blocks:,}", f"{format_bytes(plan.kv_bytes)}; {plan.origin}{first_use}")
     yield Line("tokens", f"{plan.num_tokens:,}", f"{plan.num_blocks:,} blocks x {plan.block_size} tokens")
     yield Line(
         "sequences",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import mmap
 import os
 import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch.nn import functional
 
@@ -20,6 +22,7 @@ from ascendd.device.kernels.native_library import native_library
 from ascendd.device.kernels.native_linear import NativeLinear
 from ascendd.device.resident_memory import resident_bytes, resident_peak
 from ascendd.errors import ConfigInvalid, DeviceOutOfMemory
+from ascendd.host.anonymous_memory import ZERO_DEVICE
 from ascendd.host.files import HostFiles
 from ascendd.host.memory import read_memory
 
@@ -31,6 +34,8 @@ _PACK_BATCH = 16
 # A step of 512 tokens takes a large model tens of seconds on a few cores, and memory here is the host's, which the plan
 # uses with a reserve anyway; so a start profiles a step that costs no more than its warm-up, and takes it as the least.
 _PROFILE_TOKENS = 16
+# Below this a huge page would cost more than it saves.
+_HUGE_FROM_BYTES = 2**22
 _USUAL_WINNERS = ("native", "onednn")
 _CLEAR_MARGIN = 1.5
 
@@ -85,8 +90,8 @@ class CpuDevice(Device):
         if spec.is_latent:
             shape = (spec.num_blocks, spec.block_size, spec.head_dim)
         try:
-            return [_lazy_zeros(shape, getattr(torch, spec.dtype)) for _ in range(spec.num_layers)]
-        except (RuntimeError, MemoryError) as error:
+            return _lazy_zeros(shape, getattr(torch, spec.dtype), spec.num_layers)
+        except (RuntimeError, MemoryError, OSError) as error:
             raise self.classify_fault(error) or error from error
 
     def prove_kernels(self, shapes: KernelShapes) -> list[KernelVerdict]:
@@ -115,15 +120,30 @@ class CpuDevice(Device):
 
     def classify_fault(self, error: BaseException) -> DeviceOutOfMemory | None:
         text = str(error)
-        if isinstance(error, MemoryError) or "can't allocate memory" in text or "not enough memory" in text:
+        is_refused = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+        if is_refused or "can't allocate memory" in text or "not enough memory" in text:
             return DeviceOutOfMemory(f"host memory ran out: {text or 'MemoryError'}")
         return None
 
 
-def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Return zeros whose pages the kernel provides when first written, so that an idle cache costs nothing."""
+def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, num: int) -> list[torch.Tensor]:
+    """
+    Return `num` tensors of zeros whose pages the kernel provides when first used, so that an idle cache costs nothing.
+
+    They lie in one private mapping of /dev/zero, by whose name the growth of a cache is told from a leak.
+    """
     num_bytes = torch.Size(shape).numel() * dtype.itemsize
-    return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8)).view(dtype).view(shape)
+    stride = -(-num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    fd = os.open(ZERO_DEVICE, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        pages = mmap.mmap(fd, num * stride, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    finally:
+        os.close(fd)
+    if len(pages) >= _HUGE_FROM_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without huge pages
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    whole = torch.frombuffer(pages, dtype=torch.uint8)
+    return [whole[at : at + num_bytes].view(dtype).view(shape) for at in range(0, num * stride, stride)]
 
 
 def _plain(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:

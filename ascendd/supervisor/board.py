@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ascendd import __version__
-from ascendd.host.proc import own_usage, usage
+from ascendd.host.anonymous_memory import anonymous_memory
+from ascendd.host.proc import descendants, own_usage, usage
 from ascendd.ipc.messages import MetricsSnapshot, Role, Sample, Stats
 from ascendd.preflight.check import CheckResult, Verdict
 from ascendd.supervisor.child import Child, ChildState
@@ -39,7 +40,8 @@ class _Hastened:
 class StatsBoard:
     """Takes what the children count, adds what only the supervisor sees, and renders snapshots."""
 
-    def __init__(self, instance: str, model: str) -> None:
+    def __init__(self, instance: str, model: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock  # monotonic seconds
         self._store = MetricStore(SUPERVISOR_METRICS)
         self._store.set("ascendd_build_info", 1.0, (__version__, instance, model))
         self._accumulator = Accumulator()
@@ -49,12 +51,12 @@ class StatsBoard:
         self._hastened: dict[str, _Hastened] = {}
         self._cpu_s: dict[tuple[str, int], float] = {}
         self._told_at_s: dict[str, float] = {}
-        self._last_line: tuple[float, tuple[int, ...]] = (time.monotonic(), (0, 0))
+        self._last_line: tuple[float, tuple[int, ...]] = (self._clock(), (0, 0))
 
     def take(self, role: Role, stats: Stats) -> None:
         """Take the running totals of a child."""
         self._accumulator.update(role.value, stats.samples)
-        self._told_at_s[role.value] = time.monotonic()
+        self._told_at_s[role.value] = self._clock()
 
     def child_ended(self, role: Role) -> None:
         """Keep the counts of a child that ended and forget its gauges."""
@@ -62,6 +64,7 @@ class StatsBoard:
         self._told_at_s.pop(role.value, None)
         self._store.remove("ascendd_stats_age_seconds", (role.value,))
         self._store.remove("ascendd_process_resident_memory_bytes", (role.value,))
+        self._store.remove("ascendd_process_private_memory_bytes", (role.value,))
         self._store.remove("ascendd_process_memory_growth_bytes_per_hour", (role.value,))
         self._trends.pop(role.value, None)
         self._hastened.pop(role.value, None)
@@ -93,7 +96,7 @@ class StatsBoard:
 
     def leaks(self) -> dict[str, Growth]:
         """Return the processes whose memory has grown for hours, and how fast."""
-        now_s = time.monotonic()
+        now_s = self._clock()
         self._hastened = {role: drill for role, drill in self._hastened.items() if drill.until_s > now_s}
         trends = self._trends | {role: drill.trend for role, drill in self._hastened.items()}
         growths = {role: trend.growth() for role, trend in trends.items()}
@@ -102,11 +105,11 @@ class StatsBoard:
     def hasten(self, role: Role, seconds: float) -> None:
         """Judge the growth of `role` by seconds in place of hours, for the `seconds` of a drill and a moment more."""
         trend = MemoryTrend(warm_up_s=0.0, every_s=0.0, min_span_s=_HASTY_SPAN_S)
-        self._hastened[role.value] = _Hastened(trend, time.monotonic() + seconds + _HASTY_SPAN_S)
+        self._hastened[role.value] = _Hastened(trend, self._clock() + seconds + _HASTY_SPAN_S)
 
     def measure(self, own_pid: int, child_pids: Mapping[Role, int]) -> None:
         """Read memory and CPU time of the supervisor and of each child with its workers."""
-        now_s = time.monotonic()
+        now_s = self._clock()
         # Finding descendants reads the whole process table; only the engine has workers.
         readings = {
             (role.value, pid): usage(pid) if role is Role.ENGINE else own_usage(pid) for role, pid in child_pids.items()
@@ -117,18 +120,31 @@ class StatsBoard:
                 continue
             role = (key[0],)
             self._store.set("ascendd_process_resident_memory_bytes", float(reading.rss_bytes), role)
-            trend = self._trends.setdefault(key[0], MemoryTrend())
-            trend.add(now_s, float(reading.rss_bytes))
-            if (drill := self._hastened.get(key[0])) is not None:
-                drill.trend.add(now_s, float(reading.rss_bytes))
-            if (growth := trend.growth()) is not None:
-                self._store.set("ascendd_process_memory_growth_bytes_per_hour", growth.bytes_per_hour, role)
+            self._follow(*key, now_s)
             # A worker that ended takes its CPU time out of the sum; the total must not go back for it.
             grown_s = max(0.0, reading.cpu_s - self._cpu_s.get(key, 0.0))
             self._store.inc("ascendd_process_cpu_seconds_total", grown_s, role)
         self._cpu_s = {key: reading.cpu_s for key, reading in readings.items() if reading is not None}
         sizes = {role: reading.rss_bytes for (role, _), reading in readings.items() if reading is not None}
         self.memory_curve.append((time.time(), sizes))
+
+    def _follow(self, role: str, pid: int, now_s: float) -> None:
+        """Go on with the trends of a process whose next reading is due."""
+        trends = [self._trends.setdefault(role, MemoryTrend())]
+        if (drill := self._hastened.get(role)) is not None:
+            trends.append(drill.trend)
+        if not any(trend.is_due(now_s) for trend in trends):
+            return
+        pids = [pid, *descendants(pid)] if role == Role.ENGINE.value else [pid]
+        readings = [reading for one in pids if (reading := anonymous_memory(one)) is not None]
+        if not readings:
+            return
+        private_bytes = float(sum(reading.private_bytes for reading in readings))
+        self._store.set("ascendd_process_private_memory_bytes", private_bytes, (role,))
+        for trend in trends:
+            trend.add(now_s, private_bytes)
+        if (growth := trends[0].growth()) is not None:
+            self._store.set("ascendd_process_memory_growth_bytes_per_hour", growth.bytes_per_hour, (role,))
 
     def stats_line(self, now_s: float) -> dict[str, float | int] | None:
         """
@@ -176,7 +192,7 @@ class StatsBoard:
 
     def snapshot(self) -> MetricsSnapshot:
         """Return everything that /metrics shows, merged over restarts."""
-        now_s = time.monotonic()
+        now_s = self._clock()
         for role, told_at_s in self._told_at_s.items():
             self._store.set("ascendd_stats_age_seconds", now_s - told_at_s, (role,))
         self._accumulator.update(_SUPERVISOR, self._store.samples())

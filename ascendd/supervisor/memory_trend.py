@@ -1,4 +1,4 @@
-"""MemoryTrend: how fast the resident memory of a process grows, by a straight line through hours of readings. Pure."""
+"""MemoryTrend: how fast the private memory of a process grows, by a straight line through hours of readings. Pure."""
 
 from __future__ import annotations
 
@@ -38,14 +38,21 @@ class MemoryTrend:
     ) -> None:
         self._warm_up_s, self._every_s, self._min_span_s = warm_up_s, every_s, min_span_s
         self._started_s: float | None = None
+        self._read_at_s = -math.inf
         self._points: collections.deque[tuple[float, float]] = collections.deque()
 
+    def is_due(self, now_s: float) -> bool:
+        """Whether the next reading is wanted at `now_s` (monotonic seconds)."""
+        return now_s - self._read_at_s >= self._every_s
+
     def add(self, now_s: float, num_bytes: float) -> None:
-        """Take a reading at `now_s` (monotonic seconds)."""
+        """Take a reading at `now_s` (monotonic seconds); one that is not due is left out."""
+        if not self.is_due(now_s):
+            return
+        self._read_at_s = now_s
         if self._started_s is None:
             self._started_s = now_s
-        is_early = bool(self._points) and now_s - self._points[-1][0] < self._every_s
-        if now_s - self._started_s < self._warm_up_s or is_early:
+        if now_s - self._started_s < self._warm_up_s:
             return
         self._points.append((now_s, num_bytes))
         while now_s - self._points[0][0] > WINDOW_S:

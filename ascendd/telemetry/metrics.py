@@ -150,8 +150,13 @@ SUPERVISOR_METRICS = (
     _gauge("ascendd_checks_timestamp_seconds", "Unix time of the last round of live checks."),
     _gauge("ascendd_process_resident_memory_bytes", "Resident memory of a process.", "role"),
     _gauge(
+        "ascendd_process_private_memory_bytes",
+        "Anonymous memory of a process, read once a minute, without the KV cache of a CPU, which comes with first use.",
+        "role",
+    ),
+    _gauge(
         "ascendd_process_memory_growth_bytes_per_hour",
-        "Slope of the resident memory of a process over the last hours; there after the first.",
+        "Slope of the private memory of a process over the last hours; there after the first.",
         "role",
     ),
     _counter("ascendd_process_cpu_seconds_total", "CPU time used by the processes of a role.", "role"),

@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 import time
 
+import pytest
+
+from ascendd.host.anonymous_memory import AnonymousMemory
+from ascendd.host.proc import ProcessUsage
 from ascendd.ipc.messages import Role, Sample, Stats
+from ascendd.supervisor import board as board_module
 from ascendd.supervisor.board import StatsBoard
 from ascendd.supervisor.child import Child, ChildState
 from ascendd.supervisor.degradation import Degradation, Degradations
@@ -72,6 +77,30 @@ def test_the_stats_line_is_a_rate_since_the_last_one():
 
     assert line is not None
     assert (line["generation_tokens_per_s"], line["running"], line["waiting"]) == (2.0, 3, 0)
+
+
+@pytest.mark.parametrize(("mb_per_hour", "leaks"), [(0.0, False), (30.0, True)])
+def test_a_cache_that_fills_for_hours_is_no_leak(monkeypatch, mb_per_hour, leaks):
+    """The KV cache of a CPU comes page by page with first use: it is planned; what grows beside it, in a rank, is told."""
+    now_s = 0.0
+    board = StatsBoard("blue", "qwen2", clock=lambda: now_s)
+
+    def memory(pid):
+        grown = mb_per_hour * 1e6 * now_s / 3600 if pid == 2 else 0.0
+        return AnonymousMemory(private_bytes=int(10**8 + grown), mapped_zero_bytes=int(now_s * 10**6))
+
+    monkeypatch.setattr(board_module, "usage", lambda _pid: ProcessUsage(int(now_s * 10**6), 1.0, 2))
+    monkeypatch.setattr(board_module, "descendants", lambda _pid: [2])
+    monkeypatch.setattr(board_module, "anonymous_memory", memory)
+    for reading in range(1200):
+        now_s = 5.0 * reading
+        board.measure(os.getpid(), {Role.ENGINE: 1})
+    found = values(board)
+
+    growth = found["ascendd_process_memory_growth_bytes_per_hour", ("engine",)]
+    assert growth == pytest.approx(mb_per_hour * 1e6, abs=1000)
+    assert found["ascendd_process_private_memory_bytes", ("engine",)] == pytest.approx(2e8 + mb_per_hour * 1.65e6, 1e-3)
+    assert ("engine" in board.leaks()) is leaks
 
 
 def test_an_idle_instance_writes_no_stats():
