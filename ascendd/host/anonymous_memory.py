@@ -9,7 +9,7 @@ from pathlib import Path
 _PROC = Path("/proc")
 # A line that begins a mapping: addresses, permissions, offset, device, inode, and what is mapped, if it has a name.
 _MAPPING = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \S+ *(.*)$")
-# A private mapping of it is anonymous memory like any other, but has a name, by which the KV cache of a CPU is told apart.
+# A private mapping of it is anonymous memory with a name, by which the KV cache of a CPU is told apart.
 ZERO_DEVICE = Path("/dev/zero")
 
 
