@@ -26,16 +26,17 @@ health: {{step_deadline_s: 6}}
 log: {{file: {folder}/log}}
 recovery: {{drills: {drills}, backoff_min_s: 0.1, backoff_max_s: 1}}
 """
-# What the instance is to notice, by a part of its words.
+# What the instance is to notice, by a part of its words. A hang is told first as a state, then as the incident of the
+# kill; who looks ten times a second may see either.
 NOTICED = {
-    "kill-engine": "engine was killed by SIGKILL",
-    "kill-api": "api was killed by SIGKILL",
-    "hang": "engine hangs (step",
-    "oom": "step without memory, tried again",
-    "device-lost": "ASD-D04",
-    "leak": "engine grows by",
-    "full-disk": "log.file took none of the last",
-    "slow-disk": "logwriter made no progress",
+    "kill-engine": ("engine was killed by SIGKILL",),
+    "kill-api": ("api was killed by SIGKILL",),
+    "hang": ("engine hangs (step", "engine made no progress and was killed"),
+    "oom": ("step without memory, tried again",),
+    "device-lost": ("ASD-D04",),
+    "leak": ("engine grows by",),
+    "full-disk": ("log.file took none of the last",),
+    "slow-disk": ("logwriter made no progress",),
 }
 
 
@@ -108,7 +109,8 @@ def test_a_killed_engine_is_noticed_and_back(start) -> None:
 
     assert "engine was killed by SIGKILL" in report["detected"]
     assert 0 <= report["detected_s"] < report["back_s"]
-    assert set(report["clients"]["requests"]) <= {"finished", "error event"}
+    # An answer that had begun ends with an error event in a stream, and with 503 where it was asked for as a whole.
+    assert set(report["clients"]["requests"]) <= {"finished", "error event", "status 503"}
     assert report["clients"]["requests"]["finished"] >= 1
 
 
@@ -130,7 +132,7 @@ def test_every_kind_is_noticed_and_over(start) -> None:
 
     for kind, words in NOTICED.items():
         report = drilled.drill(kind, *(["--seconds", "60"] if kind == "slow-disk" else []))
-        assert words in report["detected"], report
+        assert any(part in report["detected"] for part in words), report
         assert report["back_s"] is not None
         assert kind == "kill-api" or "lost" not in report["clients"]["requests"], report
         if kind in ("oom", "leak", "full-disk", "slow-disk"):
