@@ -139,13 +139,19 @@ class RankHeartbeat(Message, frozen=True, tag="rank_heartbeat"):
     """
     Sent once a second: the work that runs, for how long, and the collective in which the rank waits, if it does.
 
-    `num_collectives` counts those entered since the start.
+    `num_collectives` counts those entered since the start, `num_done` the orders of the engine that were carried out:
+    all ranks get the same ones in the same order.
     """
 
     step_seq: int
     inflight_s: float
     num_collectives: int
     collective: str
+    num_done: int = 0
+
+    def moved_since(self, before: RankHeartbeat) -> bool:
+        """Whether anything was done or entered between the two."""
+        return (self.num_done, self.num_collectives) != (before.num_done, before.num_collectives)
 
 
 class RankStepDone(Message, frozen=True, tag="rank_step_done"):

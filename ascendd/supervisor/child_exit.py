@@ -6,7 +6,7 @@ import enum
 import signal
 from dataclasses import dataclass
 
-from ascendd.errors import AscenddError
+from ascendd.errors import AscenddError, EngineHung
 from ascendd.ipc.messages import Fault, Role
 from ascendd.supervisor.restart import PERMANENT_EXIT_CODES
 
@@ -16,7 +16,7 @@ class Cause(enum.Enum):
 
     ASKED = "asked"  # it was told to leave
     LEFT = "left"  # exit status 0 though nobody asked
-    HUNG = "hung"  # the supervisor killed it because it made no progress
+    HUNG = "hung"  # it made no progress: the supervisor killed it, or an engine says so of one of its ranks
     FAULT = "fault"  # it named an error before it ended
     HOST_MEMORY = "host_memory"  # the kernel killed it because the control group had no memory left
     KILLED = "killed"  # a signal from outside
@@ -44,7 +44,7 @@ class ChildExit:
         """Why it ended."""
         if self.asked:
             return Cause.ASKED
-        if self.hung:
+        if self.hung or (self.fault is not None and self.fault.code == EngineHung.code):
             return Cause.HUNG
         if self.fault is not None:
             return Cause.FAULT
@@ -58,7 +58,7 @@ class ChildExit:
     def describe(self) -> str:
         """Return one clause for people, such as `engine was killed by SIGKILL; perhaps the host ran out of memory`."""
         who = self.role.value
-        if self.cause is Cause.HUNG:
+        if self.hung:
             return f"{who} made no progress and was killed"
         if self.fault is not None:
             return f"{who} failed with {self.fault.code}: {self.fault.message}"

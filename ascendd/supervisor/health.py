@@ -23,11 +23,12 @@ class Deadlines:
     step_s: float = 120.0  # one engine step; health.step_deadline_s
 
 
-def step_deadline_s(config: InstanceConfig) -> float:
-    """Return the `step_s` of the supervisor; an engine of several ranks judges them itself, and does so first."""
-    parallel = config.parallel
+def deadlines_of(config: InstanceConfig) -> Deadlines:
+    """Return the deadlines of an instance; an engine of several ranks judges them itself, and does so first."""
+    parallel, health = config.parallel, config.health
     num_ranks = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
-    return config.health.step_deadline_s + (GROUP_GRACE_S if num_ranks > 1 else 0.0)
+    grace_s = GROUP_GRACE_S if num_ranks > 1 else 0.0
+    return Deadlines(step_s=health.step_deadline_s + grace_s, loading_s=health.load_deadline_s + grace_s)
 
 
 def hang_reason(child: Child, deadlines: Deadlines, now_s: float) -> str | None:

@@ -27,7 +27,7 @@ from ascendd.supervisor.child import Child, ChildState
 from ascendd.supervisor.control import Control, ControlSocket
 from ascendd.supervisor.departure import Departure
 from ascendd.supervisor.device_probe import DeviceProbe
-from ascendd.supervisor.health import Deadlines, HealthMonitor, step_deadline_s
+from ascendd.supervisor.health import Deadlines, HealthMonitor, deadlines_of
 from ascendd.supervisor.incident import IncidentBook
 from ascendd.supervisor.live_checks import LiveChecks, RunLive
 from ascendd.supervisor.operations import Operations
@@ -92,9 +92,7 @@ class Supervisor:
             self._departure,
             Devices(ReleaseProof(device_kind), probe or DeviceProbe.of(config, device_kind)),
         )
-        monitor = HealthMonitor(
-            deadlines or Deadlines(step_s=step_deadline_s(config), loading_s=config.health.load_deadline_s)
-        )
+        monitor = HealthMonitor(deadlines or deadlines_of(config))
         control = control or Control()
         if control.incidents is not None:
             self._run.incidents = IncidentBook(control.incidents, instance, os.environ)

@@ -1,7 +1,8 @@
 """
 A worker process that fails on order: `faulty_rank.py RANK WHAT --control-fd ...`. All but that rank are as ever.
 
-It fails in the first step from FIRST_STEP on: later than the profile run and the warm-up.
+It fails in the first step from FIRST_STEP on: later than the profile run and the warm-up. Others give up a collective
+after a second where WHAT is `outwait`, and `sleep-in-profile` fails at the start.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable
 
 from ascendd.engine.exec import worker
+from ascendd.engine.parallel import rank_group
 from ascendd.engine.runner.model_runner import ModelRunner
 from ascendd.errors import DeviceOutOfMemory
 
@@ -28,7 +30,7 @@ def fail(what: str) -> None:
     if what == "garble":
         WORKERS[0]._channel._sock.send(b"\xff" * 64)
         time.sleep(600)
-    if what == "sleep":
+    if what in ("sleep", "outwait", "sleep-in-profile"):
         time.sleep(600)
     if what == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -47,6 +49,17 @@ def main() -> int:
     plain_execute: Callable[..., object] = ModelRunner.execute
     plain_run = worker.Worker.run
 
+    plain_profile: Callable[..., int] = ModelRunner.profile
+    plain_join: Callable[..., object] = rank_group.join_group
+
+    def profile(self: ModelRunner) -> int:
+        if self._group.place.rank == rank and what == "sleep-in-profile":
+            fail(what)
+        return plain_profile(self)
+
+    def join(*args: object, **kwargs: object) -> object:
+        return plain_join(*args, **kwargs | ({"timeout_s": 1.0} if what == "outwait" else {}))
+
     def execute(self: ModelRunner, output: object) -> object:
         if self._group.place.rank == rank and output.step_seq >= FIRST_STEP:  # type: ignore[attr-defined]
             fail(what)
@@ -57,6 +70,8 @@ def main() -> int:
         plain_run(self)
 
     ModelRunner.execute = execute  # type: ignore[method-assign,assignment]
+    ModelRunner.profile = profile  # type: ignore[method-assign]
+    rank_group.join_group = join  # type: ignore[assignment]
     worker.Worker.run = run  # type: ignore[method-assign]
     return worker.main(argv)
 

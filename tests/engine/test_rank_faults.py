@@ -32,6 +32,7 @@ CASES = [
     ("exit", WorkerLost, "exited with status 7", False),
     ("stop", EngineHung, "makes no progress", False),
     ("garble", ProtocolMismatch, "sent what cannot be read", False),
+    ("outwait", EngineHung, "though no other rank has ended: rank 1", False),
     ("out-of-memory", DeviceOutOfMemory, "NPU out of memory", False),
 ]
 
@@ -90,6 +91,9 @@ def test_a_rank_that_fails_is_named_and_ends_the_group(tiny_model, what, error_c
     if what == "sleep":
         assert "faulty_rank.py" in stacks[1]
         assert "all_reduce" in stacks[0]
+    if what == "outwait":
+        assert "rank 0 (tensor 0 of 2): all_reduce with the other ranks failed" in error.message
+        assert "faulty_rank.py" in stacks[1]
     if what == "stop":
         assert "does not answer" in stacks[1]
         assert "all_reduce" in stacks[0]
@@ -104,6 +108,27 @@ def test_a_stage_that_fails_is_named_by_its_stage(tiny_model) -> None:
     assert type(error) is WorkerLost
     assert "rank 1 (tensor 1 of 2, stage 0 of 2) failed: RuntimeError: the lamp went out" in error.message
     assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_at_the_start_is_named(tiny_model, monkeypatch) -> None:
+    """The other one waits in the first collective of the profile run; nothing moves for health.load_deadline_s."""
+    config = InstanceConfig(
+        model=ModelSection(path=str(tiny_model("llama")[0]), dtype="float32"),
+        engine=EngineSection(device="cpu", max_num_blocks=32, max_num_seqs=4, num_threads=1),
+        parallel=ParallelSection(tensor_parallel_size=2),
+        health=HealthSection(load_deadline_s=30.0),
+    )
+    plain, command = MultiProcessExecutor, (sys.executable, str(PROGRAM), "1", "sleep-in-profile")
+    monkeypatch.setattr(
+        loading, "MultiProcessExecutor", lambda *args, **kwargs: plain(*args, **kwargs, command=command)
+    )
+    with pytest.raises(EngineHung) as raised:
+        loading.load(config, lambda _phase, _fraction: None)
+
+    assert raised.value.facts["rank"] == 1
+    assert "the start has stood still for 30 s, the deadline is 30 s: rank 1 (tensor 1 of 2)" in raised.value.message
+    assert "waiting for it in a collective: rank 0" in raised.value.message
 
 
 def test_a_worker_that_cannot_start_is_named(tiny_model) -> None:

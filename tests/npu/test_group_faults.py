@@ -103,3 +103,30 @@ def test_memory_that_runs_out_on_one_rank(group) -> None:
 
     assert (told["failed_rank"], told["code"]) == (1, "ASD-D03")
     assert daemon.text(PROMPT) == expected
+
+
+@pytest.mark.parametrize("function", [SYNCHRONISE, "HcclAllReduce"])
+def test_a_rank_that_hangs(make_machine, serve, packed, function) -> None:
+    """
+    Rank 1 hangs in a synchronisation, or a collective never returns to it: it is named, not the one that waits for it.
+
+    The step's deadline of 3 s and the supervisor's grace of 5 s bound it. The stacks of both ranks are told before the end.
+    """
+    machine = make_machine(num_devices=2)
+    daemon = serve(machine, packed, "npu", parallel={"tensor_parallel_size": 2}, health={"step_deadline_s": 3.0})
+    daemon.wait_ready()
+    expected = daemon.text(PROMPT)
+    rule = machine.hang(function, device=1)
+    told = end_of_group(daemon)
+    rule.times = 0
+    (ended,) = daemon.events("supervisor.child_ended")
+    stacks = {event["of_rank"]: event["stacks"] for event in daemon.events("engine.rank_stacks")}
+    daemon.wait_another_engine()
+
+    assert (told["failed_rank"], told["code"]) == (1, "ASD-E03")
+    assert "rank 1 (tensor 1 of 2) makes no progress" in ended["reason"]
+    assert ended["cause"] == "hung"
+    assert not daemon.events("supervisor.child_hung"), "the engine was to find it before the supervisor did"
+    assert set(stacks) == {0, 1}
+    assert all("model_runner.py" in text for text in stacks.values())
+    assert daemon.text(PROMPT) == expected

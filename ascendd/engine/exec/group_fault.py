@@ -2,8 +2,9 @@
 Which rank is at fault, and why: the earliest specific cause. Pure.
 
 When one rank of a group ends, the others fail in their next collective: such failures are echoes and name no cause as
-long as there is any other. When nobody moves, the rank that the others wait for is the one that is not in a collective,
-or has entered the fewest.
+long as there is any other. When nobody moves, or an echo comes and nobody else has ended, the rank that the others wait
+for is the one that is least far: in orders of the engine, in the stages of the pipeline, then in collectives. Whether a
+rank waits in a collective says little: on a CPU a collective returns when it is done, on an accelerator at once.
 """
 
 from __future__ import annotations
@@ -37,8 +38,13 @@ class RankEnd:
 
     @property
     def is_echo(self) -> bool:
-        """Whether it only tells that somebody else ended."""
+        """Whether it only tells that somebody else ended, or does not come."""
         return self.fault is not None and self.fault.code == CollectiveTimeout.code
+
+    @property
+    def is_abort(self) -> bool:
+        """Whether it ended itself without a word, as the watchdogs of HCCL and NCCL do when a collective fails."""
+        return self.fault is None and self.status == -signal.SIGABRT
 
     @property
     def error(self) -> AscenddError:
@@ -57,46 +63,59 @@ class RankEnd:
 
 
 def earliest_cause(ends: Sequence[RankEnd]) -> RankEnd:
-    """Return the end that explains the others: the earliest that is no echo, else the earliest."""
-    specific = [end for end in ends if not end.is_echo]
-    return min(specific or ends, key=lambda end: end.at_s)
+    """Return the end that explains the others: the earliest that says why, else that is no echo, else of all."""
+    return min(ends, key=lambda end: (end.is_echo, end.is_abort, end.at_s))
 
 
 @dataclass(frozen=True)
 class RankState:
-    """What is known of a rank that lives: its last heartbeat, and for how long nothing came from it."""
+    """What is known of a rank that lives: its last heartbeat, how long it is silent, whether it has answered."""
 
     place: RankPlace
     heartbeat: RankHeartbeat
     silent_s: float
+    has_answered: bool = False
 
 
-def hung_error(states: Sequence[RankState], what: str, waited_s: float, deadline_s: float) -> EngineHung:
-    """Return the error that names the rank for which the others wait."""
-    stuck = min(states, key=_lateness)
+def hung_error(states: Sequence[RankState], what: str) -> EngineHung:
+    """Return the error that names the rank for which the others wait; `what` says how that was noticed."""
+    stuck = min(states, key=_farness)
     heartbeat = stuck.heartbeat
     if stuck.silent_s >= SILENT_S:
         why = f"it has given no sign of life for {stuck.silent_s:.0f} s"
     elif heartbeat.collective:
-        why = f"it waits in {heartbeat.collective} after {heartbeat.num_collectives} collectives"
+        why = f"it is in {heartbeat.collective}, the collective number {heartbeat.num_collectives}"
     elif heartbeat.inflight_s > 0:
-        why = f"it computes and has entered {heartbeat.num_collectives} collectives"
+        why = f"it is at work and has entered {heartbeat.num_collectives} collectives"
     else:
-        why = "it has nothing to do"
-    waiting = [str(state.place.rank) for state in states if state is not stuck and state.heartbeat.collective]
-    others = f"; ranks {', '.join(waiting)} wait for it in a collective" if waiting else ""
-    error = EngineHung(
-        f"{what} has run for {waited_s:.0f} s, the deadline is {deadline_s:g} s: {stuck.place} makes no progress, "
-        f"{why}{others}"
-    )
+        why = "it has not begun what it was told to do"
+    others = [state for state in states if state is not stuck]
+    waiting = [str(state.place.rank) for state in others if state.heartbeat.collective]
+    level = [str(state.place.rank) for state in others if _farness(state) == _farness(stuck)]
+    if level:
+        why += f"; just as far: rank {', '.join(level)}, so it may be the device of any of these"
+    elif waiting:
+        why += f"; waiting for it in a collective: rank {', '.join(waiting)}"
+    error = EngineHung(f"{what}: {stuck.place} makes no progress, {why}")
     error.facts["rank"] = stuck.place.rank
     return error
 
 
-def _lateness(state: RankState) -> tuple[bool, bool, int]:
-    """Order ranks by how likely they keep the others waiting, the most likely first."""
-    is_silent = state.silent_s >= SILENT_S
-    return (not is_silent, bool(state.heartbeat.collective), state.heartbeat.num_collectives)
+def _farness(state: RankState) -> tuple[bool, int, bool, int, int, bool]:
+    """
+    Order ranks by how far they are, the one that the others wait for first.
+
+    A stage waits for none after it within one order, and collectives of two stages cannot be compared.
+    """
+    heartbeat = state.heartbeat
+    return (
+        state.silent_s < SILENT_S,
+        heartbeat.num_done,
+        state.has_answered,
+        state.place.pp_rank,
+        heartbeat.num_collectives,
+        bool(heartbeat.collective),
+    )
 
 
 def _with_rank(error: AscenddError, place: RankPlace) -> AscenddError:

@@ -24,7 +24,7 @@ from ascendd.engine.runner.runner_report import RunnerReport
 from ascendd.engine.sched.output import ModelRunnerOutput, SchedulerOutput
 from ascendd.errors import AscenddError, IpcError, PeerClosed
 from ascendd.ipc import rank_messages as msg
-from ascendd.ipc.step_deadline import step_deadline_of
+from ascendd.ipc.step_deadline import PATIENCE, step_deadline_of
 from ascendd.telemetry import log
 
 # After the first end the others are heard out: the cause may be told later than its echoes.
@@ -35,7 +35,8 @@ _TICK_S = 0.25
 _SHUTDOWN_S = 3.0
 # A worker imports torch before it speaks; afterwards its heartbeats do not pause while it loads.
 _START_S = 120.0
-# The engine judges first; this only keeps a rank that the engine has lost sight of from waiting for ever.
+# Beyond the longest deadline: the engine judges first, since it sees all ranks. A collective that times out tells of
+# the rank that waits, and the watchdogs of HCCL and NCCL end that one.
 _COLLECTIVE_MARGIN_S = 30.0
 
 M = TypeVar("M")
@@ -58,6 +59,7 @@ class MultiProcessExecutor(Executor):
         self.report = RunnerReport()
         self.max_in_flight = pp_size
         self._deadline_s = config.health.step_deadline_s
+        self._load_deadline_s = config.health.load_deadline_s
         self._log = log.get_logger("engine")
         self._encoder = StepEncoder()
         self._submitted: deque[int] = deque()
@@ -66,7 +68,7 @@ class MultiProcessExecutor(Executor):
         self._done: dict[int, msg.RankStepDone] = {}
         self._progress = StepProgress()
         self._replies: dict[int, object] = {}
-        self._judged_s = time.monotonic()
+        self._judged_s = self._moved_s = time.monotonic()
         self._is_loaded = False
         self._on_loading: Callable[[int, msg.RankLoading], None] | None = None
         # A file without a name: the ranks meet in it, and it is gone with the last of them.
@@ -81,7 +83,7 @@ class MultiProcessExecutor(Executor):
                 self._poller.register(process.channel.fileno(), select.POLLIN)
             start = msg.RankStart(
                 0, msgspec.json.encode(config), f"/proc/self/fd/{self._store_fd}",
-                self._deadline_s + _COLLECTIVE_MARGIN_S,
+                max(PATIENCE * self._deadline_s, self._load_deadline_s) + _COLLECTIVE_MARGIN_S,
             )  # fmt: skip
             for process in self.ranks:
                 self._send(process, msgspec.structs.replace(start, rank=process.place.rank))
@@ -223,6 +225,8 @@ class MultiProcessExecutor(Executor):
             return RankEnd(process.place, time.monotonic(), garbled=error.message)
         process.heard_at_s = time.monotonic()
         for message in messages:
+            if not isinstance(message, msg.RankHeartbeat) or message.moved_since(process.heartbeat):
+                self._moved_s = process.heard_at_s
             match message:
                 case msg.RankHeartbeat():
                     process.heartbeat = message
@@ -242,15 +246,28 @@ class MultiProcessExecutor(Executor):
         step_s, deadline_s = heartbeat.inflight_s, step_deadline_of(heartbeat, self._deadline_s)
         silent_s = max(now - process.heard_at_s for process in self.ranks)
         limit_s = deadline_s if self._is_loaded else max(deadline_s, _START_S)
-        if step_s <= deadline_s and silent_s <= limit_s:
+        stuck_s = 0.0 if self._is_loaded else now - self._moved_s
+        if step_s > deadline_s:
+            what = f"a step has run for {step_s:.0f} s, the deadline is {deadline_s:g} s"
+        elif silent_s > limit_s:
+            what = f"a rank has been silent for {silent_s:.0f} s, the deadline is {limit_s:g} s"
+        elif stuck_s > self._load_deadline_s:
+            what = f"the start has stood still for {stuck_s:.0f} s, the deadline is {self._load_deadline_s:g} s"
+        else:
             return
-        states = [RankState(process.place, process.heartbeat, now - process.heard_at_s) for process in self.ranks]
-        what = "a step" if step_s > deadline_s else "the silence of a rank"
-        error = hung_error(states, what, max(step_s, silent_s), deadline_s)
-        self._log.error("engine.rank_hung", code=error.code, reason=error.message, failed_rank=error.facts["rank"])
-        self._dump_stacks()
-        self._kill()
+        error = hung_error([self._state_of(process) for process in self.ranks], what)
+        self._end_hung(error)
         raise error
+
+    def _end_hung(self, error: AscenddError, ended: Collection[int] = ()) -> None:
+        """Log which rank hangs and the stacks of all but those that `ended`, then end all."""
+        self._log.error("engine.rank_hung", code=error.code, reason=error.message, failed_rank=error.facts["rank"])
+        self._dump_stacks(without=ended)
+        self._kill()
+
+    def _state_of(self, process: RankProcess) -> RankState:
+        silent_s = time.monotonic() - process.heard_at_s
+        return RankState(process.place, process.heartbeat, silent_s, process.place.rank in self._replies)
 
     def _fail(self, first: RankEnd) -> AscenddError:
         """Hear the other ranks out, end all, and return the error to raise."""
@@ -269,6 +286,13 @@ class MultiProcessExecutor(Executor):
                         ends[process.place.rank] = end
         cause = earliest_cause(list(ends.values()))
         error = cause.error
+        living = [process for process in self.ranks if process.place.rank not in ends and process.status() is None]
+        if cause.is_echo and living:
+            # It gave up waiting for one that hangs.
+            states = [self._state_of(process) for process in living]
+            error = hung_error(states, f"{error.message}, though no other rank has ended")
+            self._end_hung(error, set(ends))
+            return error
         # Those who still run may show what the cause was about; those who ended told their own stack.
         self._dump_stacks(without=set(ends))
         echoes = sorted(rank for rank in ends if rank != cause.place.rank)

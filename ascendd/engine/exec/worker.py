@@ -94,7 +94,8 @@ class Worker:
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
         from ascendd.device.detect import make_device
 
-        device = make_device(self._config.engine.device, self._place.rank)
+        with self._progress.work():
+            device = make_device(self._config.engine.device, self._place.rank)
         self._channel.send(msg.RankHello(msgspec.to_builtins(device.facts)))
         message = self._channel.recv(None)
         if not isinstance(message, msg.RankLoad):
@@ -114,13 +115,6 @@ class Worker:
         started, before = time.monotonic(), device.used_bytes()
         self._channel.send(msg.RankLoading("meeting the other ranks", 0.0))
         self._progress.classify = device.classify_fault
-        group = join_group(
-            self._place,
-            backend=device.collective_backend(),
-            store_path=self._start.store_path,
-            timeout_s=self._start.collective_timeout_s,
-            progress=self._progress,
-        )
         told_s = 0.0
 
         def report(fraction: float) -> None:
@@ -129,7 +123,15 @@ class Worker:
                 told_s = time.monotonic()
                 self._channel.send(msg.RankLoading("loading", fraction))
 
-        runner = ModelRunner(config, facts, device, report, group)
+        with self._progress.work():
+            group = join_group(
+                self._place,
+                backend=device.collective_backend(),
+                store_path=self._start.store_path,
+                timeout_s=self._start.collective_timeout_s,
+                progress=self._progress,
+            )
+            runner = ModelRunner(config, facts, device, report, group)
         grown = max(0, device.used_bytes() - before)
         tell_replaced(runner.kernel_verdicts)
         self._channel.send(msg.RankLoaded(round(time.monotonic() - started, 3), grown, runner.report.replaced_kernels))
@@ -156,8 +158,8 @@ class Worker:
                         peak = runner.profile()
                     self._channel.send(msg.RankProfiled(peak, device.memory_info().free_bytes))
                 case msg.RankBlocks():
-                    runner.set_num_blocks(message.num_blocks)
                     with self._progress.work():
+                        runner.set_num_blocks(message.num_blocks)
                         runner.capture_graphs()
                     self._channel.send(msg.RankReady(runner.report.num_graph_buckets))
                 case msg.RankLoadAdapter():

@@ -14,13 +14,15 @@ class RankProgress:
     """
     Number and start of the current work, and the collectives entered so far.
 
-    Ranks of a group enter the same collectives in the same order, so of ranks that wait for each other the one with the
-    fewest is the one that keeps the others waiting. Each field is one assignment of an object, which is atomic.
+    Ranks of a group get the same orders and enter the same collectives, so of ranks that wait for each other the one
+    that is least far is the one that keeps the others waiting. Each field is one assignment of an object, which is
+    atomic.
     """
 
     def __init__(self) -> None:
         self._step_seq = 0
         self._started_s: float | None = None
+        self._num_done = 0
         self._num_collectives = 0
         self._collective = ""
         # What the device makes of an error that comes out of a collective: its own death shows there, too.
@@ -34,6 +36,7 @@ class RankProgress:
         self._started_s = time.monotonic()
         try:
             yield
+            self._num_done += 1
         finally:
             self._started_s = None
 
@@ -50,4 +53,4 @@ class RankProgress:
         """Describe this moment."""
         started = self._started_s
         inflight = 0.0 if started is None else time.monotonic() - started
-        return RankHeartbeat(self._step_seq, inflight, self._num_collectives, self._collective)
+        return RankHeartbeat(self._step_seq, inflight, self._num_collectives, self._collective, self._num_done)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ascendd.errors import DeviceLost
+from ascendd.errors import DeviceLost, EngineHung
 from ascendd.ipc.messages import Fault, Role
 from ascendd.supervisor.child_exit import Cause, ChildExit
 
 LOST = Fault.from_error(DeviceLost("device 0 stopped answering", remedy="Reset the chip."))
+HUNG = Fault.from_error(EngineHung("rank 1 makes no progress"))
 
 
 @pytest.mark.parametrize(
@@ -17,6 +18,7 @@ LOST = Fault.from_error(DeviceLost("device 0 stopped answering", remedy="Reset t
         (ChildExit(Role.ENGINE, 0, asked=True), Cause.ASKED, "engine exited with status 0"),
         (ChildExit(Role.ENGINE, 0), Cause.LEFT, "engine exited with status 0"),
         (ChildExit(Role.ENGINE, -9, hung=True), Cause.HUNG, "engine made no progress and was killed"),
+        (ChildExit(Role.ENGINE, 70, HUNG), Cause.HUNG, "engine failed with ASD-E03: rank 1 makes no progress"),
         (ChildExit(Role.ENGINE, 70, LOST), Cause.FAULT, "engine failed with ASD-D04: device 0 stopped answering"),
         (ChildExit(Role.API, -9), Cause.KILLED, "api was killed by SIGKILL; perhaps the host ran out of memory"),
         (
