@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 import urllib.error
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -27,25 +28,9 @@ def end_of_group(daemon: Any, prompt: str = "again") -> dict[str, Any]:
     return told[0]
 
 
-def ranks_of(daemon: Any) -> dict[int, int]:
-    """Return the process of each rank that runs below the daemon."""
-    found = {}
-    children = [daemon.process.pid]
-    while children:
-        parent = children.pop()
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                fields = path.read_text().rpartition(")")[2].split()
-                command = (path.parent / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if int(fields[1]) != parent:
-                continue
-            pid = int(path.parent.name)
-            children.append(pid)
-            if b"_worker" in command:
-                found[pid] = pid
-    return dict(enumerate(sorted(found)))
+def pid_of(daemon: Any, rank: int) -> int:
+    """Return the process of `rank` in the latest group."""
+    return int([event for event in daemon.events("engine.rank_memory") if event["of_rank"] == rank][-1]["pid"])
 
 
 @pytest.mark.parametrize(
@@ -77,17 +62,39 @@ def test_a_device_that_dies(group) -> None:
     assert daemon.text(PROMPT) == expected
 
 
-def test_a_peer_lost_inside_a_collective(group) -> None:
-    """Rank 1 is killed by a signal: the end names it, not the rank that waits for it in the collective."""
-    _, daemon = group
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+@pytest.mark.parametrize("function", ["HcclAllReduce", "HcclSend"])
+def test_a_peer_that_dies_inside_a_collective(make_machine, serve, qwen2_folder, packed, function, number) -> None:
+    """
+    One rank is in the call when a signal ends it; the other waits on its device for what does not come.
+
+    Of tensor ranks rank 1 in an all-reduce, of stages rank 0 in a send. The end names it with the signal, long before the
+    deadline of a step (120 s), and the next group serves.
+    """
+    stages, victim = function == "HcclSend", 0 if function == "HcclSend" else 1
+    machine = make_machine(num_devices=2)
+    daemon = serve(
+        machine,
+        qwen2_folder if stages else packed,
+        "npu",
+        parallel={"pipeline_parallel_size": 2} if stages else {"tensor_parallel_size": 2},
+    )
     daemon.wait_ready()
     expected = daemon.text(PROMPT)
-    os.kill(ranks_of(daemon)[1], signal.SIGKILL)
-    told = end_of_group(daemon)
+    rule = machine.hang(function, call=2, device=victim)
+    with ThreadPoolExecutor(1) as pool:
+        told = pool.submit(end_of_group, daemon)
+        daemon.wait(lambda: rule.calls >= 2, "the call")
+        began = time.monotonic()
+        os.kill(pid_of(daemon, victim), number)
+        end = told.result()
+        took_s = time.monotonic() - began
+    rule.times = 0
     daemon.wait_another_engine()
 
-    assert (told["failed_rank"], told["code"]) == (1, "ASD-E04")
-    assert "SIGKILL" in told["reason"]
+    assert (end["failed_rank"], end["code"]) == (victim, "ASD-E04")
+    assert signal.Signals(number).name in end["reason"]
+    assert took_s < 60.0
     assert daemon.text(PROMPT) == expected
 
 
@@ -123,7 +130,7 @@ def test_a_rank_that_hangs(make_machine, serve, packed, function) -> None:
     stacks = {event["of_rank"]: event["stacks"] for event in daemon.events("engine.rank_stacks")}
     daemon.wait_another_engine()
 
-    assert (told["failed_rank"], told["code"]) == (1, "ASD-E03")
+    assert (told["failed_rank"], told["code"]) == (1, "ASD-E03"), told
     assert "rank 1 (tensor 1 of 2) makes no progress" in ended["reason"]
     assert ended["cause"] == "hung"
     assert not daemon.events("supervisor.child_hung"), "the engine was to find it before the supervisor did"

@@ -105,7 +105,8 @@ def _farness(state: RankState) -> tuple[bool, int, bool, int, int, bool]:
     """
     Order ranks by how far they are, the one that the others wait for first.
 
-    A stage waits for none after it within one order, and collectives of two stages cannot be compared.
+    A stage waits for none after it within one order, and collectives of two stages cannot be compared. Of two that have
+    entered the same one, who has left it has done its part.
     """
     heartbeat = state.heartbeat
     return (
@@ -114,7 +115,7 @@ def _farness(state: RankState) -> tuple[bool, int, bool, int, int, bool]:
         state.has_answered,
         state.place.pp_rank,
         heartbeat.num_collectives,
-        bool(heartbeat.collective),
+        not heartbeat.collective,
     )
 
 

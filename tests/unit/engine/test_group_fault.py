@@ -32,6 +32,7 @@ def end(rank: int, at_s: float, error: AscenddError | None = None, status: int |
         ([state(0, num_collectives=101, collective="all_reduce"), state(1)], 1),
         # Accelerators: rank 0 has launched all collectives and waits for its device; rank 1 is held by a launch.
         ([state(0, num_collectives=108), state(1, num_collectives=101, collective="all_reduce")], 1),
+        ([state(0, num_collectives=101), state(1, num_collectives=101, collective="all_reduce")], 1),
         # Rank 0 goes on to the next step meanwhile.
         ([state(0, num_collectives=108, num_done=21), state(1, num_collectives=108)], 1),
         ([state(0, num_collectives=108, num_done=21, inflight_s=0.0), state(1, num_collectives=108)], 1),
