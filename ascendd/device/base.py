@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -318,6 +319,19 @@ class Device(ABC):
     @abstractmethod
     def classify_fault(self, error: BaseException) -> AscenddError | None:
         """Return the typed fault that `error` stands for, or None if it is not the device's."""
+
+    @contextlib.contextmanager
+    def naming_faults(self) -> Iterator[None]:
+        """Raise the error that leaves the block as the typed fault that it stands for, where it is the device's."""
+        try:
+            yield
+        except AscenddError:
+            raise
+        except (RuntimeError, MemoryError) as error:
+            fault = self.classify_fault(error)
+            if fault is None:
+                raise
+            raise fault from error
 
     def prove_kernels(self, _shapes: KernelShapes) -> list[KernelVerdict]:
         """

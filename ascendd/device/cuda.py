@@ -9,31 +9,34 @@ import torch
 from torch.nn import functional
 
 from ascendd.config.plan import DeviceFacts
-from ascendd.device.base import Capability, CapturedGraph, Device, GraphBackend, KVCacheSpec, Linear, MemoryInfo
+from ascendd.device.accelerator import Accelerator
+from ascendd.device.base import Capability, CapturedGraph, GraphBackend, KVCacheSpec, Linear
 from ascendd.device.cuda_faults import classify
 from ascendd.device.kernels.cuda import CudaKernels
 from ascendd.errors import AscenddError, DeviceUnavailable
 
 
-class CudaDevice(Device):
+class CudaDevice(Accelerator):
     """
     GPU `index` among those that CUDA_VISIBLE_DEVICES leaves, claimed for this process.
 
     Raises DeviceUnavailable where this torch has no CUDA, or the GPU is not to be had.
     """
 
+    kind = "cuda"
+    backend = "nccl"
+
     def __init__(self, index: int = 0) -> None:
-        self._index = index
-        self._cuda = _open(index)
-        self._name: str = self._cuda.get_device_name(index)
+        super().__init__(index, _open(index))
+        self._name: str = self._runtime.get_device_name(index)
         self.kernels: CudaKernels = CudaKernels()
 
     @property
     def facts(self) -> DeviceFacts:
         memory = self.memory_info()
-        has_bfloat16 = bool(self._cuda.is_bf16_supported())
+        has_bfloat16 = bool(self._runtime.is_bf16_supported())
         return DeviceFacts(
-            kind="cuda",
+            kind=self.kind,
             name=self._name,
             total_bytes=memory.total_bytes,
             free_bytes=memory.free_bytes,
@@ -44,39 +47,9 @@ class CudaDevice(Device):
     def supports(self, capability: Capability) -> bool:
         return capability in (Capability.COLLECTIVES, Capability.GRAPHS)
 
-    def torch_device(self) -> str:
-        return f"cuda:{self._index}"
-
-    def memory_info(self) -> MemoryInfo:
-        # What torch's allocator holds and no tensor uses is free for this process all the same.
-        free, total = self._cuda.mem_get_info(self._index)
-        cached = self._cuda.memory_reserved(self._index) - self._cuda.memory_allocated(self._index)
-        return MemoryInfo(free_bytes=int(free + cached), total_bytes=int(total))
-
-    def collective_backend(self) -> str:
-        return "nccl"
-
-    def peak_memory(self, work: Callable[[], None]) -> int:
-        self._cuda.synchronize(self._index)
-        before = int(self._cuda.memory_allocated(self._index))
-        self._cuda.reset_peak_memory_stats(self._index)
-        work()
-        self._cuda.synchronize(self._index)
-        return max(0, int(self._cuda.max_memory_allocated(self._index)) - before)
-
-    def empty_cache(self) -> None:
-        self._cuda.empty_cache()
-
-    def allocate_kv(self, spec: KVCacheSpec) -> list[torch.Tensor]:
+    def kv_shape(self, spec: KVCacheSpec) -> tuple[int, ...]:
         # As the reference gathers it: blocks of one head follow each other.
-        shape: tuple[int, ...] = (2, spec.num_kv_heads, spec.num_blocks, spec.block_size * spec.head_dim)
-        if spec.is_latent:
-            shape = (spec.num_blocks, spec.block_size, spec.head_dim)
-        dtype = getattr(torch, spec.dtype)
-        try:
-            return [torch.zeros(shape, dtype=dtype, device=self.torch_device()) for _ in range(spec.num_layers)]
-        except RuntimeError as error:
-            raise self.classify_fault(error) or error from error
+        return 2, spec.num_kv_heads, spec.num_blocks, spec.block_size * spec.head_dim
 
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         return lambda x: functional.linear(x, weight, bias)
@@ -86,7 +59,7 @@ class CudaDevice(Device):
 
     def open_graphs(self) -> GraphBackend:
         self.kernels.open_lengths(self.torch_device())
-        return CudaGraphs(self._cuda, self.kernels, self._index)
+        return CudaGraphs(self._runtime, self.kernels, self._index)
 
 
 class CudaGraph:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch.nn import functional
 
 from ascendd.config.plan import DeviceFacts
+from ascendd.device.accelerator import Accelerator
 from ascendd.device.base import (
     Capability,
-    Device,
     GraphBackend,
     KernelShapes,
     KernelVerdict,
     KVCacheSpec,
     Linear,
-    MemoryInfo,
 )
 from ascendd.device.kernel_proof import compare, prove
 from ascendd.device.kernels.npu import NpuKernels
@@ -32,17 +31,19 @@ from ascendd.errors import AscenddError, DeviceUnavailable
 _FRACTAL = 16
 
 
-class NpuDevice(Device):
+class NpuDevice(Accelerator):
     """
     Device `index` among those that ASCEND_RT_VISIBLE_DEVICES leaves, claimed for this process.
 
     Raises DeviceUnavailable where torch_npu, its CANN libraries or the device are not to be had.
     """
 
+    kind = "npu"
+    backend = "hccl"
+
     def __init__(self, index: int = 0) -> None:
-        self._index = index
-        self._npu = _open(index)
-        self._soc_name: str = self._npu.get_device_name(index)
+        super().__init__(index, _open(index))
+        self._soc_name: str = self._runtime.get_device_name(index)
         self._profile = profile_of(self._soc_name)
         self._weight_format = self._profile.weight_format
         self.kernels: NpuKernels = NpuKernels(self._profile.fused)
@@ -51,7 +52,7 @@ class NpuDevice(Device):
     def facts(self) -> DeviceFacts:
         memory = self.memory_info()
         return DeviceFacts(
-            kind="npu",
+            kind=self.kind,
             name=self._soc_name,
             total_bytes=memory.total_bytes,
             free_bytes=memory.free_bytes,
@@ -63,38 +64,8 @@ class NpuDevice(Device):
     def supports(self, capability: Capability) -> bool:
         return capability is Capability.COLLECTIVES or self._profile.graphs
 
-    def torch_device(self) -> str:
-        return f"npu:{self._index}"
-
-    def memory_info(self) -> MemoryInfo:
-        # What torch_npu's allocator holds and no tensor uses is free for this process all the same.
-        free, total = self._npu.mem_get_info(self._index)
-        cached = self._npu.memory_reserved(self._index) - self._npu.memory_allocated(self._index)
-        return MemoryInfo(free_bytes=int(free + cached), total_bytes=int(total))
-
-    def collective_backend(self) -> str:
-        return "hccl"
-
-    def peak_memory(self, work: Callable[[], None]) -> int:
-        self._npu.synchronize(self._index)
-        before = int(self._npu.memory_allocated(self._index))
-        self._npu.reset_peak_memory_stats(self._index)
-        work()
-        self._npu.synchronize(self._index)
-        return max(0, int(self._npu.max_memory_allocated(self._index)) - before)
-
-    def empty_cache(self) -> None:
-        self._npu.empty_cache()
-
-    def allocate_kv(self, spec: KVCacheSpec) -> list[torch.Tensor]:
-        shape: tuple[int, ...] = (2, spec.num_blocks, spec.block_size, spec.num_kv_heads, spec.head_dim)
-        if spec.is_latent:
-            shape = (spec.num_blocks, spec.block_size, spec.head_dim)
-        dtype = getattr(torch, spec.dtype)
-        try:
-            return [torch.zeros(shape, dtype=dtype, device=self.torch_device()) for _ in range(spec.num_layers)]
-        except RuntimeError as error:
-            raise self.classify_fault(error) or error from error
+    def kv_shape(self, spec: KVCacheSpec) -> tuple[int, ...]:
+        return 2, spec.num_blocks, spec.block_size, spec.num_kv_heads, spec.head_dim
 
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         if self._weight_format == ACL_FORMAT_FRACTAL_NZ and not any(size % _FRACTAL for size in weight.shape):
@@ -112,16 +83,13 @@ class NpuDevice(Device):
     @torch.inference_mode()  # as steps run: operators have another path where gradients could be wanted
     def prove_kernels(self, shapes: KernelShapes) -> list[KernelVerdict]:
         self.kernels.choose(shapes)
-        verdicts = prove(self.kernels, self.torch_device(), shapes, self._synchronize)
+        verdicts = prove(self.kernels, self.torch_device(), shapes, self.synchronize)
         if self._weight_format != ACL_FORMAT_ND:
             verdicts.append(self._prove_weight_format(shapes))
         return verdicts
 
     def open_graphs(self) -> GraphBackend | None:
         return NpuGraphs(self._index) if self._profile.graphs else None
-
-    def _synchronize(self) -> None:
-        self._npu.synchronize(self._index)
 
     def _prove_weight_format(self, shapes: KernelShapes) -> KernelVerdict:
         """Compare a projection with weights in the chip's format to the same in plain layout."""

@@ -73,17 +73,18 @@ def _in_process(
             last = now
             report("loading", 0.95 * fraction)
 
-    runner = ModelRunner(engine_config, facts, device, loading)
-    tell_replaced(runner.kernel_verdicts)
-    report("measuring memory", 0.95)
-    plan = fit_measured(
-        engine_config.plan,
-        activation_bytes=runner.profile(),
-        free_bytes=device.memory_info().free_bytes,
-        max_model_len=engine_config.max_model_len,
-    )
-    runner.set_num_blocks(plan.num_blocks)
-    runner.capture_graphs()
+    with device.naming_faults():
+        runner = ModelRunner(engine_config, facts, device, loading)
+        tell_replaced(runner.kernel_verdicts)
+        report("measuring memory", 0.95)
+        plan = fit_measured(
+            engine_config.plan,
+            activation_bytes=runner.profile(),
+            free_bytes=device.memory_info().free_bytes,
+            max_model_len=engine_config.max_model_len,
+        )
+        runner.set_num_blocks(plan.num_blocks)
+        runner.capture_graphs()
     engine_config = msgspec.structs.replace(engine_config, plan=plan, num_blocks=plan.num_blocks)
     return engine_config, InProcessExecutor(runner)
 

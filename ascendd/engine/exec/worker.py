@@ -101,7 +101,8 @@ class Worker:
         if not isinstance(message, msg.RankLoad):
             raise ProtocolMismatch(f"expected RankLoad, got {type(message).__name__}")
         engine_config = msgspec.json.decode(message.engine_config_json, type=EngineConfig)
-        self._serve(engine_config, read_model_facts(Path(engine_config.model_path)), device)
+        with device.naming_faults():
+            self._serve(engine_config, read_model_facts(Path(engine_config.model_path)), device)
 
     def _serve(self, config: EngineConfig, facts: ModelFacts, device: Device) -> None:
         import torch

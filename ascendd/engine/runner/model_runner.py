@@ -31,7 +31,7 @@ from ascendd.engine.runner.runner_report import RunnerReport
 from ascendd.engine.runner.sampler import Sampler
 from ascendd.engine.runner.sharded_sampler import ShardedSampler
 from ascendd.engine.sched.output import ModelRunnerOutput, SchedulerOutput
-from ascendd.errors import AdapterInvalid, AscenddError
+from ascendd.errors import AdapterInvalid
 from ascendd.grammar.matcher import grammar_factory
 from ascendd.telemetry import log
 
@@ -181,7 +181,7 @@ class ModelRunner:
 
         Raises the device's typed fault (DeviceOutOfMemory, ...) where the error is one of the device's.
         """
-        try:
+        with self._device.naming_faults():
             logits, drawn = self._forward(output)
             if logits is None:
                 return ModelRunnerOutput([])
@@ -193,13 +193,6 @@ class ModelRunner:
                 logits = logits[drawn]
             token_ids, logprobs = self._sampler.sample(logits, [chunk.sequence for chunk in output.sampling_chunks])
             return ModelRunnerOutput(token_ids, logprobs, prompt_logprobs)
-        except AscenddError:
-            raise
-        except (RuntimeError, MemoryError) as error:
-            fault = self._device.classify_fault(error)
-            if fault is None:
-                raise
-            raise fault from error
 
     def release_memory(self) -> None:
         """Give memory that no tensor uses back to the device."""
@@ -213,13 +206,8 @@ class ModelRunner:
         """
         if self._lora is None:
             raise AdapterInvalid("LoRA is off", remedy="Set engine.enable_lora: true, or list model.adapters.")
-        try:
+        with self._device.naming_faults():
             return self._lora.load(adapter_id, Path(path))
-        except (RuntimeError, MemoryError) as error:
-            fault = self._device.classify_fault(error)
-            if fault is None:
-                raise
-            raise fault from error
 
     def drop_adapter(self, adapter_id: int) -> None:
         """Forget an adapter that no sequence uses."""
