@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
-import ssl
+import signal
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Optional, TextIO
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 import typer
 
-from ascendd.errors import AscenddError, ServerUnreachable, UsageError
+from ascendd.cli.chat_link import ChatLink
+from ascendd.errors import AscenddError, UsageError
 
 _HELP = """/help            this text
 /system TEXT     set the system prompt and begin anew; without TEXT there is none
@@ -26,6 +25,9 @@ _HELP = """/help            this text
 /max N           set the most tokens of an answer; 0 for no limit
 /save FILE       write the conversation as JSON
 /exit            leave; so does Ctrl-D"""
+
+# Control characters but tab and line feed, each shown as a question mark.
+_PRINTABLE = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)], "?")
 
 
 def register(app: typer.Typer) -> None:
@@ -68,8 +70,10 @@ def chat(  # noqa: PLR0917 - typer reads one parameter per option
         question = sys.stdin.read().strip()
         if not question:
             raise UsageError("standard input holds no question")
-        return 0 if talk.ask(link, question, sys.stdout) else 1
-    return _converse(link, talk, url)
+        with Interrupts() as interrupts:
+            return 0 if talk.ask(link, question, sys.stdout, interrupts) else 1
+    with Interrupts() as interrupts:
+        return _converse(link, talk, url, interrupts)
 
 
 @dataclass
@@ -92,22 +96,25 @@ class Conversation:
             body["max_tokens"] = self.max_tokens
         return body
 
-    def ask(self, link: ChatLink, question: str, out: TextIO) -> bool:
+    def ask(self, link: ChatLink, question: str, out: TextIO, interrupts: Interrupts) -> bool:
         """Ask, write the answer to `out` as it comes, and keep both; False where it broke off or Ctrl-C ended it."""
         self.messages.append({"role": "user", "content": question})
+        # What a model writes must not move the cursor or colour the operator's terminal.
+        shown = _PRINTABLE if out.isatty() else {}
         answer, is_whole = "", False
         try:
-            for piece in link.stream(self.body()):
+            for piece in link.stream(self.body(), lambda: interrupts.is_asked):
                 answer += piece
-                out.write(piece)
+                out.write(piece.translate(shown))
                 out.flush()
-            is_whole = True
-        except KeyboardInterrupt:
-            print("\n(stopped)", file=sys.stderr)
+            is_whole = not interrupts.is_asked
         except AscenddError as error:
             print(f"{chr(10) if answer else ''}error {error.code}: {error.message}", file=sys.stderr)
+        if interrupts.is_asked:
+            print("\n(stopped)", file=sys.stderr)
         if not answer.endswith("\n"):
             out.write("\n")
+            out.flush()
         if answer:
             self.messages.append({"role": "assistant", "content": answer})
         else:
@@ -123,86 +130,50 @@ class Conversation:
         return None
 
 
-class ChatLink:
-    """One server, asked over a new connection each time; leaving a stream early ends it at the server."""
+class Interrupts:
+    """
+    Ctrl-C while a chat runs: at the prompt it clears the line, at any other time it is a wish to stop the answer.
 
-    def __init__(self, parts: SplitResult, key: str | None, trusted: ssl.SSLContext | None = None) -> None:
-        self._parts = parts
-        self._trusted = trusted
-        self._headers = {"Content-Type": "application/json"}
-        if key is not None:
-            self._headers["Authorization"] = f"Bearer {key}"
+    An exception is raised at the prompt alone: wherever else a signal comes, it finds the conversation whole.
+    """
 
-    def first_model(self) -> str:
-        """Return the first model that the server lists. Raises ServerUnreachable."""
-        connection, response = self._send("GET", "models", None)
-        try:
-            return str(json.loads(response.read())["data"][0]["id"])
-        except (OSError, ValueError, LookupError, TypeError, http.client.HTTPException):
-            raise ServerUnreachable("the server lists no model", remedy="Name one with --model.") from None
-        finally:
-            connection.close()
+    def __init__(self) -> None:
+        self.is_asked = False
+        self._at_prompt = False
+        self._before: Any = None
 
-    def stream(self, body: dict[str, Any]) -> Iterator[str]:
-        """Yield pieces of text. Raises ServerUnreachable for an error of any kind, in the stream or before."""
-        connection, response = self._send("POST", "chat/completions", json.dumps(body))
-        try:
-            while line := response.readline():
-                data = line.removeprefix(b"data:").strip()
-                if not line.startswith(b"data:"):
-                    continue
-                if data == b"[DONE]":
-                    return
-                event = json.loads(data)
-                if event.get("error"):
-                    raise ServerUnreachable(str(event["error"].get("message", event["error"])))
-                for choice in event.get("choices") or ():
-                    yield (choice.get("delta") or {}).get("content") or ""
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            raise ServerUnreachable(f"the answer broke off: {error}") from error
-        finally:
-            connection.close()
-        raise ServerUnreachable("the answer broke off: the stream has no end")
+    def __enter__(self) -> Interrupts:
+        # What runs in the background of a script has interrupts turned off; that stays so.
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            self._before = signal.signal(signal.SIGINT, self._on_signal)
+        return self
 
-    def _send(
-        self, method: str, name: str, body: str | None
-    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        parts = self._parts
-        host = parts.hostname or ""
-        connection = (
-            http.client.HTTPSConnection(host, parts.port, timeout=600, context=self._trusted)
-            if parts.scheme == "https"
-            else http.client.HTTPConnection(host, parts.port, timeout=600)
-        )
-        root = parts.path.rstrip("/")
-        path = f"{root if root.endswith('/v1') else root + '/v1'}/{name}"
-        try:
-            connection.request(method, path, body, self._headers)
-            response = connection.getresponse()
-            if response.status == 200:
-                return connection, response
-            text = response.read().decode("utf-8", "replace")
-        except (OSError, http.client.HTTPException) as error:
-            connection.close()
-            raise ServerUnreachable(f"{parts.scheme}://{parts.netloc}: {error}") from error
-        connection.close()
-        raise ServerUnreachable(f"{path} answered {response.status}: {_message(text)}")
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def line(self, prompt: str) -> str:
+        """Return one line from the terminal; a wish from before is forgotten. Raises EOFError, KeyboardInterrupt."""
+        self.is_asked = False
+        self._at_prompt = True
+        line = input(prompt)
+        self._at_prompt = False
+        return line
+
+    def _on_signal(self, *_: object) -> None:
+        if self._at_prompt:
+            self._at_prompt = False
+            raise KeyboardInterrupt
+        self.is_asked = True
 
 
-def _message(text: str) -> str:
-    try:
-        return str(json.loads(text)["error"]["message"])
-    except (ValueError, LookupError, TypeError):
-        return text[:300]
-
-
-def _converse(link: ChatLink, talk: Conversation, url: str) -> int:
+def _converse(link: ChatLink, talk: Conversation, url: str, interrupts: Interrupts) -> int:
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401 - editing and history of lines come with the import
     print(f"{talk.model} at {url}; /help lists commands, Ctrl-C stops an answer, Ctrl-D leaves", file=sys.stderr)
     while True:
         try:
-            line = input("> ").strip()
+            line = interrupts.line("> ").strip()
         except EOFError:
             print(file=sys.stderr)
             return 0
@@ -218,7 +189,7 @@ def _converse(link: ChatLink, talk: Conversation, url: str) -> int:
             if not question:
                 continue
             line = question
-        talk.ask(link, line, sys.stdout)
+        talk.ask(link, line, sys.stdout, interrupts)
 
 
 def command(talk: Conversation, line: str) -> str | None:

@@ -159,11 +159,12 @@ def start_instance(start: Callable[..., Process], tmp_path_factory: pytest.TempP
 
 @dataclass
 class Script:
-    """How an instance answers: a status, or `pieces` of a stream with an end unless it is `cut`."""
+    """How an instance answers: a status, or `pieces` (or `texts`) of a stream with an end unless it is `cut`."""
 
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     pieces: int = 3
+    texts: list[str] | None = None
     cut: bool = False
     # Set by the test to let the next piece go.
     gate: threading.Semaphore | None = None
@@ -182,6 +183,10 @@ class ScriptedInstance(ThreadingHTTPServer):
         self.bodies: list[dict[str, Any]] = []
         self.seen_headers: list[dict[str, str]] = []
         self.num_broken = 0
+
+    def play(self, **how: Any) -> None:
+        """Answer by a new script from now on; answers under way keep theirs."""
+        self.script = Script(**how)
 
     @property
     def url(self) -> str:
@@ -215,10 +220,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.end_headers()
         try:
-            for number in range(script.pieces):
+            for text in script.texts or [f"piece {number}" for number in range(script.pieces)]:
                 if script.gate is not None and not script.gate.acquire(timeout=PATIENCE_S):
                     return
-                self._send(json.dumps({"choices": [{"delta": {"content": f"piece {number}"}}]}))
+                self._send(json.dumps({"choices": [{"delta": {"content": text}}]}))
             if not script.cut:
                 self._send("[DONE]")
         except OSError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import random
 import re
 import select
 import subprocess
@@ -14,8 +15,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
+
+from ascendd.cli.chat_link import ChatLink
 
 if TYPE_CHECKING:
     from .conftest import ScriptedInstance  # type: ignore[import-not-found]
@@ -60,6 +64,15 @@ class Terminal:
             self._unread += data.decode(errors="replace")
         found, self._unread = self._unread[: match.end()], self._unread[match.end() :]
         return found
+
+    def interrupt_wait(self) -> None:
+        """Send Ctrl-C once the process sleeps: a line editor that is just about to wait sees a signal with the next key."""
+        stat = Path(f"/proc/{self.process.pid}/stat")
+        deadline = time.monotonic() + PATIENCE_S
+        while stat.read_text().rpartition(")")[2].split()[0] != "S":
+            assert time.monotonic() < deadline, "the process does not come to rest"
+            time.sleep(0.01)
+        self.type("\x03")
 
     def close(self) -> None:
         """End the process where it still runs."""
@@ -110,19 +123,97 @@ def test_a_conversation(terminal: Terminal, server: ScriptedInstance, tmp_path: 
     assert [message["content"] for message in saved["messages"]] == ["hello", "piece 0piece 1piece 2"]
 
 
-def test_ctrl_c_stops_an_answer(terminal: Terminal, server: ScriptedInstance, eventually: Callable[..., None]) -> None:
-    """The stream is broken off, the chat goes on, and the server notices that its client left."""
-    server.script.gate = gate = threading.Semaphore(1)
-    server.script.pieces = 1000
-    terminal.type("tell me everything\n")
-    terminal.expect(r"piece 0")
-    terminal.type("\x03")
-    terminal.expect(r"> ")
-    gate.release(2000)
-    eventually(lambda: server.num_broken == 1, "a broken stream")
-    server.script.gate, server.script.pieces = None, 3
+def _ask_again_and_leave(terminal: Terminal, server: ScriptedInstance) -> list[str]:
+    """Ask `again`, read the whole answer, leave, and return what the last request said."""
+    server.play()
     terminal.type("again\n")
     terminal.expect(r"piece 2\s+> ")
     terminal.type("/exit\n")
-
     assert terminal.process.wait(PATIENCE_S) == 0
+    return [message["content"] for message in server.bodies[-1]["messages"]]
+
+
+def test_ctrl_c_stops_an_answer(terminal: Terminal, server: ScriptedInstance, eventually: Callable[..., None]) -> None:
+    """The stream is broken off, what came of it is kept, the chat goes on, and the server notices that its client left."""
+    gate = threading.Semaphore(1)
+    server.play(gate=gate, pieces=1000)
+    terminal.type("tell me everything\n")
+    terminal.expect(r"piece 0")
+    terminal.type("\x03")
+    terminal.expect(r"\(stopped\)\s+> ")
+    gate.release(2000)
+    eventually(lambda: server.num_broken == 1, "a broken stream")
+
+    assert _ask_again_and_leave(terminal, server) == ["tell me everything", "piece 0", "again"]
+
+
+def test_ctrl_c_before_the_first_token(
+    terminal: Terminal, server: ScriptedInstance, eventually: Callable[..., None]
+) -> None:
+    """A question that has no answer yet is dropped: the next one is sent without it."""
+    gate = threading.Semaphore(0)
+    server.play(gate=gate, pieces=1000)
+    terminal.type("anybody there\n")
+    eventually(lambda: len(server.bodies) == 1, "a question")
+    terminal.type("\x03")
+    terminal.expect(r"\(stopped\)\s+> ")
+    gate.release(2000)
+    eventually(lambda: server.num_broken == 1, "a broken stream")
+
+    assert _ask_again_and_leave(terminal, server) == ["again"]
+
+
+def test_ctrl_c_at_the_prompt_clears_the_line(terminal: Terminal, server: ScriptedInstance) -> None:
+    """Neither at half a line nor at an empty one it ends the chat, and what was typed is not sent."""
+    terminal.type("half a quest")
+    terminal.expect("half a quest")
+    terminal.interrupt_wait()
+    terminal.expect(r"> ")
+    terminal.interrupt_wait()
+    terminal.expect(r"> ")
+
+    assert _ask_again_and_leave(terminal, server) == ["again"]
+
+
+def test_ctrl_c_at_any_moment_of_an_answer(terminal: Terminal, server: ScriptedInstance) -> None:
+    """However its moment falls from the line's end to a stream that stands still, Ctrl-C leads back to the prompt."""
+    moments, gates = random.Random(8), [threading.Semaphore(5) for _ in range(40)]
+    for gate in gates:
+        server.play(gate=gate, pieces=1000)
+        terminal.type("tell\n")
+        terminal.expect("tell\r\n")
+        # Not a wait for anything: the moment is what is tried.
+        time.sleep(moments.random() * 0.01)
+        terminal.type("\x03")
+        terminal.expect(r"> ")
+    for gate in gates:
+        gate.release(2000)
+    terminal.type("/new\n")
+    terminal.expect(r"forgotten\s+> ")
+
+    assert _ask_again_and_leave(terminal, server) == ["again"]
+
+
+def test_a_wish_to_stop_needs_no_signal(server: ScriptedInstance) -> None:
+    """A stream from which nothing comes is left all the same, so an interrupt that no system call saw is not lost."""
+    gate = threading.Semaphore(1)
+    server.play(gate=gate, pieces=1000)
+    is_asked = threading.Event()
+    pieces = ChatLink(urlsplit(server.url), None).stream({"model": "big", "stream": True}, is_asked.is_set)
+
+    assert next(pieces) == "piece 0"
+    is_asked.set()
+    assert list(pieces) == []
+    gate.release(2000)
+
+
+def test_a_model_does_not_drive_the_terminal(terminal: Terminal, server: ScriptedInstance) -> None:
+    """Control characters of an answer are shown as question marks; in the conversation they stay."""
+    server.play(texts=["red \x1b[31m", "bell\x07\ttab\n", "\x9b2J"])
+    terminal.type("paint\n")
+    shown = terminal.expect(r"2J\s+> ")
+    sent = _ask_again_and_leave(terminal, server)
+
+    assert "red ?[31mbell?" in shown
+    assert "\x1b[31m" not in shown
+    assert sent == ["paint", "red \x1b[31mbell\x07\ttab\n\x9b2J", "again"]
