@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from ascendd.device.base import AttentionContext, DecodeGroup, KernelShapes, KVCacheSpec, SequenceTable
+from ascendd.device.base import AttentionContext, KernelShapes, KVCacheSpec, PrefillChunk, SequenceTable
 from ascendd.device.cpu import CpuDevice
 from ascendd.device.kernels import native_library as library_module
 from ascendd.device.kernels.native import NativeKernels, suits
@@ -92,17 +92,18 @@ def test_int8_weights_are_within_half_a_step_of_their_row(level) -> None:
 
 @common
 @given(
-    lengths=st.lists(st.integers(1, 90), min_size=1, max_size=5), kv_heads=st.integers(1, 3), group=st.integers(1, 20),
-    head_dim=st.sampled_from([16, 48, 64, 80, 128]), dtype=st.sampled_from(["float32", "float16", "bfloat16"]),
-    threads=st.integers(1, 2), block_size=st.sampled_from([16, 32]),
+    spans=st.lists(st.tuples(st.integers(0, 90), st.integers(1, 70) | st.just(1)), min_size=1, max_size=5),
+    kv_heads=st.integers(1, 3), group=st.integers(1, 20), head_dim=st.sampled_from([16, 48, 64, 80, 128]),
+    dtype=st.sampled_from(["float32", "float16", "bfloat16"]), threads=st.integers(1, 2),
+    block_size=st.sampled_from([16, 32]),
 )  # fmt: skip
-def test_decode_attention_is_the_reference(
-    level, lengths, kv_heads, group, head_dim, dtype, threads, block_size
-) -> None:
-    """Stored and attended by either, over blocks in any order, with a query that is part of a wider tensor."""
+def test_attention_is_the_reference(level, spans, kv_heads, group, head_dim, dtype, threads, block_size) -> None:
+    """Prompts, their later chunks and lone tokens, over blocks in any order, with a query that is part of a tensor."""
     torch.set_num_threads(threads)
-    heads, width = kv_heads * group, max(-(-length // block_size) for length in lengths)
-    table = torch.randperm(len(lengths) * width, generator=torch.Generator().manual_seed(1)).view(-1, width) + 1
+    heads, lengths = kv_heads * group, [start + new for start, new in spans]
+    ends = [sum(new for _, new in spans[: index + 1]) for index in range(len(spans))]
+    width = max(-(-length // block_size) for length in lengths)
+    table = torch.randperm(len(spans) * width, generator=torch.Generator().manual_seed(1)).view(-1, width) + 1
     spec = KVCacheSpec(1, kv_heads, head_dim, block_size, table.numel() + 1, dtype)
     caches = [CpuDevice().allocate_kv(spec)[0] for _ in range(2)]
     slots = torch.cat(
@@ -111,19 +112,24 @@ def test_decode_attention_is_the_reference(
             for row, length in enumerate(lengths)
         ]
     )
-    stored = rand(len(slots), 3 * kv_heads, head_dim, seed=2)
-    query = rand(len(lengths), heads + 2, head_dim, seed=3)[:, 1 : heads + 1]
-    rows = torch.arange(len(lengths)).flip(0)
-    positions = torch.arange(width * block_size)
-    mask = positions[None, :] < torch.tensor(lengths)[:, None]
+    stored = rand(len(slots), 3 * kv_heads, head_dim, seed=2).to(getattr(torch, dtype)).float()
     reference, native = ReferenceKernels(), NativeKernels()
     for kernels, cache in zip((reference, native), caches, strict=True):
         kernels.store_kv(cache, stored[:, :kv_heads], stored[:, kv_heads : 2 * kv_heads], slots)
-    wanted = AttentionContext(slots, decode_groups=[DecodeGroup(rows, table, mask)])
-    given_table = SequenceTable(list(range(1, 1 + len(lengths))), lengths, table.to(torch.int32), rows)
-    expected = reference.paged_attention(query, query, query, caches[0], wanted, 0.3)
-    context = AttentionContext(slots, table=given_table)
-    found = native.paged_attention(query, query, query, caches[1], context, 0.3)
+    query = rand(ends[-1], heads + 2, head_dim, seed=3)[:, 1 : heads + 1]
+    owned = torch.cat(
+        [torch.arange(sum(lengths[:i]) + start, sum(lengths[: i + 1])) for i, (start, _) in enumerate(spans)]
+    )
+    key, value = stored[owned, :kv_heads], stored[owned, kv_heads : 2 * kv_heads]
+    chunks = [
+        PrefillChunk(end - new, end, start, table[row, : -(-(start + new) // block_size)])
+        for row, ((start, new), end) in enumerate(zip(spans, ends, strict=True))
+    ]
+    expected = reference.paged_attention(
+        query, key, value, caches[0], AttentionContext(slots, prefill_chunks=chunks), 0.3
+    )
+    context = AttentionContext(slots, table=SequenceTable(ends, lengths, table.to(torch.int32)))
+    found = native.paged_attention(query, key, value, caches[1], context, 0.3)
 
     assert torch.equal(*(cache.view(torch.uint8) for cache in caches))
     assert torch.allclose(found, expected, atol=2e-5)

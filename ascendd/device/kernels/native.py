@@ -10,8 +10,9 @@ from ascendd.device.base import AttentionContext, AttentionForm, KernelShapes, S
 from ascendd.device.kernels.cpu import CpuKernels
 from ascendd.device.kernels.native_library import FORMATS, AttentionCall, StoreCall, native_library
 
-# What the fixed buffers of attention.h hold, and the widest vector that a head must fill.
+# What the fixed buffers of attention.h and prompt.h hold, and the widest vector that a head must fill.
 _MAX_BLOCK = 128
+_MAX_HEAD_DIM = 256
 _WIDEST = 16
 
 
@@ -22,12 +23,13 @@ def suits(shapes: KernelShapes) -> bool:
         and shapes.dtype == "float32"
         and not shapes.latent_rank
         and shapes.head_dim % _WIDEST == 0
+        and shapes.head_dim <= _MAX_HEAD_DIM
         and shapes.block_size <= _MAX_BLOCK
     )
 
 
 class NativeKernels(CpuKernels):
-    """For float32 models that `suits` takes; prompts attend as the reference does."""
+    """For float32 models that `suits` takes."""
 
     def __init__(self) -> None:
         library = native_library()
@@ -41,7 +43,7 @@ class NativeKernels(CpuKernels):
 
     def attention_form(self, *, is_latent: bool) -> AttentionForm:
         assert not is_latent, "a model that caches latents has the reference"
-        return AttentionForm.DECODE_TABLE | AttentionForm.PREFILL_CHUNKS
+        return AttentionForm.SEQUENCE_TABLE
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         if x.dim() != 2 or x.stride(1) != 1:
@@ -104,33 +106,21 @@ class NativeKernels(CpuKernels):
         context: AttentionContext,
         scale: float,
     ) -> torch.Tensor:
-        # The reference computes the chunks of prompts and leaves the other rows as they are.
-        has_chunks = bool(context.prefill_chunks)
-        out = super().paged_attention(query, key, value, cache, context, scale) if has_chunks else None
-        if context.table is None:
-            return torch.empty_like(query) if out is None else out
-        if out is None or not out.is_contiguous():
-            whole = torch.empty(query.shape)
-            out = whole if out is None else whole.copy_(out)
+        assert context.table is not None
+        table, call = context.table, self._attention
+        out = torch.empty(query.shape)
         query = query if _has_heads_side_by_side(query) else query.contiguous()
-        self._attend(out, query, cache, context.table, scale)
-        return out
-
-    def _attend(
-        self, out: torch.Tensor, query: torch.Tensor, cache: torch.Tensor, table: SequenceTable, scale: float
-    ) -> None:
-        call = self._attention
         if self._table is not table:  # alike for all layers of a step
-            assert table.rows is not None
-            self._table, self._lengths = table, torch.tensor(table.kv_lengths)
+            self._table, self._lengths = table, torch.tensor([table.kv_lengths, table.query_ends])
             call.block_table, call.table_width = table.block_table.data_ptr(), table.block_table.shape[1]
-            call.lengths, call.rows = self._lengths.data_ptr(), table.rows.data_ptr()
+            call.lengths, call.ends = self._lengths[0].data_ptr(), self._lengths[1].data_ptr()
             call.kv_heads, call.num_blocks, num_floats = cache.shape[1:]
             _, call.num_heads, call.head_dim = query.shape
             call.block_size, call.format = num_floats // query.shape[2], FORMATS[cache.dtype]
         call.query, call.cache, call.out = query.data_ptr(), cache.data_ptr(), out.data_ptr()
         call.query_stride, call.scale = query.stride(0), scale
         self._library.ascendd_attention(self._attention_address, len(table.kv_lengths), torch.get_num_threads())
+        return out
 
 
 def _has_heads_side_by_side(x: torch.Tensor) -> bool:

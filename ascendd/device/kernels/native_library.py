@@ -44,7 +44,7 @@ class AttentionCall(ctypes.Structure):
     """attention_call of calls.h."""
 
     _fields_ = (
-        ("query", _POINTER), ("cache", _POINTER), ("block_table", _POINTER), ("lengths", _POINTER), ("rows", _POINTER),
+        ("query", _POINTER), ("cache", _POINTER), ("block_table", _POINTER), ("lengths", _POINTER), ("ends", _POINTER),
         ("out", _POINTER), ("query_stride", _INT64), ("table_width", _INT64), ("num_heads", _INT64),
         ("kv_heads", _INT64), ("head_dim", _INT64), ("num_blocks", _INT64), ("block_size", _INT64), ("format", _INT64),
         ("scale", _FLOAT),

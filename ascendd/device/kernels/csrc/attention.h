@@ -12,7 +12,7 @@
 INLINE void attend_part(const attention_call *call, const int format, int64_t index, int64_t kv_head, int64_t head,
                         int num) {
     const int64_t dim = call->head_dim, size = call->block_size, length = call->lengths[index];
-    const int64_t row = call->rows[index], block = size * dim;
+    const int64_t row = call->ends[index] - 1, block = size * dim;
     const int64_t element = format == FORMAT_FLOAT32 ? 4 : 2;
     const float *query = call->query + row * call->query_stride + head * dim;
     float *out = call->out + (row * call->num_heads + head) * dim;

@@ -3,6 +3,8 @@
 #include "vector.h"
 #include "linear.h"
 #include "attention.h"
+#include "prompt.h"
 #include "elementwise.h"
 
-const kernel_table ISA(table) = {ISA(linear), ISA(attend), ISA(norm), ISA(gate), ISA(rotate), ISA(store), MAX_ROWS};
+const kernel_table ISA(table) = {ISA(linear), ISA(attend), ISA(attend_prompt), ISA(norm),
+                                 ISA(gate),   ISA(rotate), ISA(store),         MAX_ROWS};

@@ -80,18 +80,50 @@ EXPORT void ascendd_linear(const packed_linear *packed, const float *x, int64_t 
     }
 }
 
-/* A piece of work is a KV head of a sequence, or where those are few a part of its query heads. */
+/* Number of pieces of `size` in `all`. */
+static int64_t pieces(int64_t all, int64_t size) { return (all + size - 1) / size; }
+
+/*
+ * A piece of work is a KV head of a sequence with one new token, or where those are few a part of its query heads; of a
+ * prompt it is a KV head at some neighbouring positions. Late positions see most and come first.
+ */
 EXPORT void ascendd_attention(const attention_call *call, int64_t num_sequences, int num_threads) {
     const int64_t kv_heads = call->kv_heads, group = call->num_heads / kv_heads;
-    int64_t part = group < 16 ? group : 16;
-    while (part > 1 && num_sequences * kv_heads * ((group + part - 1) / part) < 4 * num_threads) part = (part + 1) / 2;
-    const int64_t num_parts = (group + part - 1) / part, num_tasks = num_sequences * kv_heads * num_parts;
-#pragma omp parallel for num_threads(num_threads) schedule(dynamic, 1) if (num_threads > 1)
-    for (int64_t task = 0; task < num_tasks; task++) {
-        const int64_t first = task % num_parts * part, pair = task / num_parts, left = group - first;
-        table->attend(call, pair / kv_heads, pair % kv_heads, pair % kv_heads * group + first,
-                      (int)(left < part ? left : part));
+    int64_t part = group < 16 ? group : 16, num_pieces = 0;
+    const int64_t prompt_part = part, positions = PROMPT_ROWS / prompt_part;
+    const int64_t prompt_heads = kv_heads * pieces(group, prompt_part);
+    while (part > 1 && num_sequences * kv_heads * pieces(group, part) < 4 * num_threads) part = (part + 1) / 2;
+    const int64_t heads = kv_heads * pieces(group, part);
+    int64_t *firsts = malloc((size_t)(num_sequences + 1) * sizeof(int64_t)); /* piece with which a sequence begins */
+    if (!firsts) abort();
+    for (int64_t i = 0; i < num_sequences; i++) {
+        const int64_t count = call->ends[i] - (i ? call->ends[i - 1] : 0);
+        firsts[i] = num_pieces;
+        num_pieces += count == 1 ? heads : prompt_heads * pieces(count, positions);
     }
+    firsts[num_sequences] = num_pieces;
+#pragma omp parallel for num_threads(num_threads) schedule(dynamic, 1) if (num_threads > 1)
+    for (int64_t turn = 0; turn < num_pieces; turn++) {
+        const int64_t task = num_pieces - 1 - turn; /* prompts stand behind the others */
+        int64_t low = 0, high = num_sequences;
+        while (high - low > 1) {
+            const int64_t middle = (low + high) / 2;
+            if (firsts[middle] <= task) low = middle; else high = middle;
+        }
+        const int64_t begin = low ? call->ends[low - 1] : 0, end = call->ends[low], local = task - firsts[low];
+        const int64_t width = end - begin == 1 ? part : prompt_part, num_parts = pieces(group, width);
+        const int64_t kv_head = local / num_parts % kv_heads, first = local % num_parts * width;
+        const int num = (int)(group - first < width ? group - first : width);
+        if (end - begin == 1) {
+            table->attend(call, low, kv_head, kv_head * group + first, num);
+            continue;
+        }
+        const int64_t row = begin + local / prompt_heads * positions;
+        table->attend_prompt(call, call->block_table + low * call->table_width, row,
+                             row + positions < end ? row + positions : end, call->lengths[low] - end + row, kv_head,
+                             kv_head * group + first, num);
+    }
+    free(firsts);
 }
 
 /* Rows that are too little for a second thread stay with the first. */
