@@ -13,7 +13,7 @@ from ascendd.config.certificate import check_pair
 from ascendd.errors import InstanceUnavailable, InvalidRequest, ModelUnknown, QueueFull, RequestError
 from ascendd.gateway.keys import NamedKeys, trusted, upstream_key
 from ascendd.gateway.on_demand import OnDemand
-from ascendd.gateway.pool import Attempt, Candidates, InstancePool
+from ascendd.gateway.pool import Attempt, Candidates, Instance, InstancePool
 from ascendd.gateway.request_facts import RequestFacts
 from ascendd.gateway.rules import BY_NAME, Choice, RuleBook
 from ascendd.gateway.schema import AUTO, GatewayConfig
@@ -95,6 +95,20 @@ class Dispatcher:
         else:
             instance.full_until_s = asyncio.get_running_loop().time() + _RETRY_AFTER_S
         _log.warning("gateway.attempt_failed", target=instance.name, model=attempt.model, reason=reason)
+
+    def silent(self, instance: Instance) -> None:
+        """
+        Count a probe that got no answer in time; the last of `probe.fall` in a row takes the instance out.
+
+        One slow answer is what a busy host gives, and taking its only instance out for it would refuse requests that
+        are served a moment later.
+        """
+        instance.num_silent += 1
+        section = self.config.probe
+        if instance.num_silent >= section.fall or not instance.is_up:
+            times = "once" if instance.num_silent == 1 else f"{instance.num_silent} times in a row"
+            reason = f"{instance.entry.ready_path} has not answered within {section.timeout_s:g} s, {times}"
+            self.mark(instance.name, is_up=False, reason=reason)
 
     def mark(self, name: str, *, is_up: bool, reason: str) -> None:
         """Set whether the instance called `name` is up, and log the change."""

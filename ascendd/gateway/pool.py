@@ -20,6 +20,8 @@ class Instance:
     modalities: frozenset[str] = field(init=False)
     is_up: bool = False
     reason: str = "not asked yet"
+    # Probes in a row that got no answer in time.
+    num_silent: int = 0
     # Loop time until which it said that it takes no more.
     full_until_s: float = -math.inf
     outstanding_tokens: int = 0

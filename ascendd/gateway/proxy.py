@@ -55,6 +55,15 @@ class _NothingYet(Exception):
         self.answer = answer
 
 
+class _ClientLeft(ConnectionResetError):
+    """
+    The client's own connection is closed.
+
+    aiohttp tells that of a client with the class it has for instances, too (ClientConnectionResetError), and an
+    instance is not down because a client left.
+    """
+
+
 class Proxy:
     """Answers the routes that an instance serves, through whichever instance the dispatcher names."""
 
@@ -170,7 +179,10 @@ class Proxy:
         except StopAsyncIteration:
             raise _NothingYet("the stream ended before it began", down=True) from None
         response = web.StreamResponse(status=upstream.status, headers=headers)
-        await response.prepare(request)
+        try:
+            await response.prepare(request)
+        except ConnectionError as error:
+            raise _ClientLeft from error
         tail = b""
         try:
             while True:
@@ -185,7 +197,10 @@ class Proxy:
         if not tail.rstrip().endswith(b"data: [DONE]") and b'"error"' not in tail:
             failure = EngineRestarting("the instance broke off this answer; it is not whole, retry the request")
             await _write(request, response, b"\n\ndata: " + error_json(failure) + b"\n\n")
-        await response.write_eof()
+        try:
+            await response.write_eof()
+        except ConnectionError as error:
+            raise _ClientLeft from error
         return response
 
 
@@ -214,5 +229,7 @@ async def _write(request: web.Request, response: web.StreamResponse, data: bytes
     timer = asyncio.get_running_loop().call_later(_STALL_TIMEOUT_S, cut)
     try:
         await response.write(data)
+    except ConnectionError as error:
+        raise _ClientLeft from error
     finally:
         timer.cancel()

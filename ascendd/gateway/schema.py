@@ -125,6 +125,9 @@ class ProbeSection(Section, frozen=True):
 
     interval_s: Timeout = 2.0
     timeout_s: Timeout = 2.0
+    # So many probes in a row without an answer in time take an instance out; a refused connection or an answer that
+    # is not 200 does at once.
+    fall: Count = 3
 
 
 class GatewayConfig(Section, frozen=True):

@@ -157,8 +157,12 @@ class Gateway:
             headers = dispatcher.headers[instance.name]
             async with session.get(url, headers=headers, timeout=timeout, ssl=trust) as response:
                 is_up, reason = response.status == 200, f"{instance.entry.ready_path} answers {response.status}"
-        except (aiohttp.ClientError, asyncio.TimeoutError, TimeoutError, OSError) as error:
+        except (asyncio.TimeoutError, TimeoutError):
+            dispatcher.silent(instance)
+            return
+        except (aiohttp.ClientError, OSError) as error:
             is_up, reason = False, f"{type(error).__name__}: {error}"
+        instance.num_silent = 0
         dispatcher.mark(instance.name, is_up=is_up, reason=reason)
 
     async def _report(self) -> None:

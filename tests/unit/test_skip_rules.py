@@ -46,7 +46,7 @@ def run_sample(folder: Path, allowed: str, ci: str, *more: str) -> subprocess.Co
         env={**os.environ, "CI": ci},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 

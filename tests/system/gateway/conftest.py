@@ -129,7 +129,8 @@ def start_gateway(start: Callable[..., Process], tmp_path_factory: pytest.TempPa
         config = {
             "listen": {"port": 0},
             "metrics": {"port": 0, "max_scrapes_per_s": 1000.0},
-            "probe": {"interval_s": 0.2},
+            # What is silent on purpose says so itself; a busy machine is not to look like it.
+            "probe": {"interval_s": 0.2, "timeout_s": 30.0},
             **config,
         }
         path.write_text(yaml.safe_dump(config))
@@ -180,6 +181,10 @@ class ScriptedInstance(ThreadingHTTPServer):
         self.name = name
         self.script = Script()
         self.ready_status = 200
+        # Cleared by the test to keep those who ask whether it is ready waiting.
+        self.ready_gate = threading.Event()
+        self.ready_gate.set()
+        self.num_asked = 0
         self.bodies: list[dict[str, Any]] = []
         self.seen_headers: list[dict[str, str]] = []
         self.num_broken = 0
@@ -201,6 +206,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Stay silent."""
 
     def do_GET(self) -> None:
+        self.server.num_asked += 1
+        self.server.ready_gate.wait(PATIENCE_S)
         self._whole(self.server.ready_status, {"status": "ready"}, {})
 
     def do_POST(self) -> None:

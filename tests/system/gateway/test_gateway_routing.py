@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -300,6 +301,60 @@ def test_an_instance_that_is_not_ready_gets_nothing(house: House, eventually: Ca
     assert "retry-after" in named.headers
     assert chosen.headers["x-ascendd-instance"] == "small"
     assert house.big.bodies == []
+
+
+def test_a_client_that_leaves_takes_no_instance_out(
+    scripted: Callable[[str], Any], start_gateway: Callable[..., Process], eventually: Callable[..., None]
+) -> None:
+    """Whenever a client closes its connection, also as a piece is written to it, the instance stays up for others."""
+    lone = scripted("lone")
+    gateway = start_gateway({"instances": [{"name": "lone", "url": lone.url}]})
+    body = json.dumps({"model": "lone", "messages": MESSAGES, "stream": True}).encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: gateway\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    for number in range(60):
+        gate = threading.Semaphore(0)
+        lone.play(pieces=4, gate=gate)
+        seen = len(lone.bodies)
+        with socket.create_connection(("127.0.0.1", gateway.port), timeout=60) as client:
+            client.sendall(head + body)
+            eventually(lambda seen=seen: len(lone.bodies) > seen, "the request at the instance")
+            for _ in range(number % 4):
+                gate.release()
+                client.recv(65536)
+            # The rest comes in while the connection closes: the gateway writes to what it has not yet seen close.
+            gate.release(4)
+        lone.play()
+        assert gateway.ask(CHAT, {"model": "lone", "messages": MESSAGES}).status == 200
+
+    assert gateway.events("gateway.attempt_failed") == []
+    assert gateway.events("gateway.instance_down") == []
+    assert gateway.stop() == 0
+
+
+def test_one_slow_answer_takes_no_instance_out(
+    scripted: Callable[[str], Any], start_gateway: Callable[..., Process], eventually: Callable[..., None]
+) -> None:
+    """A busy instance may be late once; only `probe.fall` probes in a row without an answer take it out."""
+    lone = scripted("lone")
+    gateway = start_gateway({
+        "instances": [{"name": "lone", "url": lone.url}],
+        "probe": {"interval_s": 0.05, "timeout_s": 0.5, "fall": 4},
+    })  # fmt: skip
+    eventually(lambda: gateway.ask("/readyz").status == 200, "the instance up")
+    lone.ready_gate.clear()
+    seen = lone.num_asked
+
+    # While the third of these probes waits, the first two have been given up.
+    eventually(lambda: lone.num_asked >= seen + 3, "three probes")
+    while_late = gateway.ask(CHAT, {"model": "lone", "messages": MESSAGES})
+    eventually(lambda: gateway.ask("/readyz").status == 503, "the instance out")
+    (down,) = gateway.events("gateway.instance_down")
+    lone.ready_gate.set()
+    eventually(lambda: gateway.ask("/readyz").status == 200, "the instance up again")
+
+    assert (while_late.status, while_late.json["by"]) == (200, "lone")
+    assert down["reason"] == "/readyz has not answered within 0.5 s, 4 times in a row"
+    assert gateway.stop() == 0
 
 
 def test_rules_are_counted_dry_runs_too(

@@ -61,7 +61,8 @@ def test_tls_from_client_to_engine(
     assert chat.returncode == 0, chat.stderr
     assert doubtful.returncode == 70
     assert "certificate verify failed" in doubtful.stderr
-    assert json.loads(bench.stdout)["requests"]["failed"] == 0, bench.stderr
+    report = json.loads(bench.stdout)
+    assert report["requests"]["failed"] == 0, (report, gateway.log_path.read_text())
     assert (status["address"], status["phase"]) == (url, "serving")
     # The instance that a wrong authority vouches for is down, and the log says why.
     assert "Certificate" in gateway.events("gateway.instance_down")[0]["reason"]
