@@ -55,7 +55,7 @@ def ask() -> dict[str, Any]:
     """Ask the instance for four tokens."""
     body = json.dumps({"model": "qwen2", "prompt": "hello", "max_tokens": 4, "ignore_eos": True}).encode()
     request = urllib.request.Request("http://127.0.0.1:8000/v1/completions", body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         data: dict[str, Any] = json.load(answer)
     return data
 

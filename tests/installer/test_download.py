@@ -117,7 +117,7 @@ class Machine:
     def run(self, *options: str) -> tuple[int, dict[str, Any], str]:
         """Return status, report and progress."""
         done = subprocess.run(
-            self.argv("--json", *options), env=self.environ, capture_output=True, text=True, check=False, timeout=60
+            self.argv("--json", *options), env=self.environ, capture_output=True, text=True, check=False, timeout=120
         )
         return done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr
 
@@ -292,7 +292,7 @@ def test_refusals_come_before_the_first_file(
 ) -> None:
     """What cannot be meant, or cannot work together, is said with what to write instead."""
     done = subprocess.run(
-        machine.argv(*options), env=machine.environ, capture_output=True, text=True, check=False, timeout=60
+        machine.argv(*options), env=machine.environ, capture_output=True, text=True, check=False, timeout=120
     )
 
     assert (done.returncode, says in done.stderr) == (status, True), done.stderr

@@ -28,7 +28,7 @@ def tiny_daemon(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Abstr
     def serve(max_model_len: int, engine: str, sections: str = "") -> Iterator[int]:
         folder = tmp_path_factory.mktemp("daemon")
         tiny = folder / "tiny"
-        subprocess.run([sys.executable, str(TINY_MODEL), str(tiny)], check=True, capture_output=True, timeout=60)
+        subprocess.run([sys.executable, str(TINY_MODEL), str(tiny)], check=True, capture_output=True, timeout=120)
         api_port, metrics_port = free_ports(2)
         (folder / "instance.yaml").write_text(
             f"model: {{path: {tiny}, max_model_len: {max_model_len}}}\n"

@@ -57,7 +57,7 @@ class Instance:
 
     def ask(self, method: str, path: str, body: object = None, key: str | None = KEY) -> tuple[int, Any]:
         """Return status and JSON of one answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         headers = {"Content-Type": "application/json"} | ({} if key is None else {"Authorization": f"Bearer {key}"})
         try:
             connection.request(method, path, None if body is None else json.dumps(body), headers)
@@ -111,7 +111,7 @@ def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     """A daemon with one adapter from its configuration."""
     folder = tmp_path_factory.mktemp("lora")
     command = [sys.executable, str(TINY_MODEL), str(folder / "tiny"), str(SEED)]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
     root = folder / "adapters"
     write_adapter(root / "fixed", 1)
     write_adapter(root / "extra", 2)
@@ -239,8 +239,8 @@ def test_a_crashed_engine_comes_back_with_what_was_changed(instance: Instance) -
     children = psutil.Process(instance.process.pid).children()
     (engine,) = [child for child in children if "_engine" in child.cmdline()]
     engine.send_signal(signal.SIGKILL)
-    psutil.wait_procs([engine], timeout=30)
-    deadline = time.monotonic() + 60
+    psutil.wait_procs([engine], timeout=120)
+    deadline = time.monotonic() + 90
     while instance.ask("GET", "/readyz", key=None)[0] == 200:
         assert time.monotonic() < deadline, "the death was not noticed"
         time.sleep(0.02)

@@ -37,13 +37,13 @@ class Daemon:
             json.dumps(body).encode(),
             {"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=60) as response:
+        with urllib.request.urlopen(request, timeout=120) as response:
             usage: dict[str, Any] = json.load(response)["usage"]
         return usage
 
     def removed(self) -> dict[str, float]:
         """Return tokens removed so far by step, as /metrics has them."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._metrics_port}/metrics", timeout=30) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._metrics_port}/metrics", timeout=120) as response:
             page = response.read().decode()
         name = 'ascendd_preprocess_removed_tokens_total{step="'
         lines = [line.removeprefix(name) for line in page.splitlines() if line.startswith(name)]
@@ -94,7 +94,7 @@ def test_each_step_tells_what_it_removed(daemon: Daemon) -> None:
     for item in details:
         for step, number in (item or {}).items():
             told[step] = told.get(step, 0) + number
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while (found := daemon.removed()) != told and time.monotonic() < deadline:
         time.sleep(0.1)  # processes tell their figures once a second
     assert found == told

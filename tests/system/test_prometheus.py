@@ -49,11 +49,11 @@ def fetch(url: str, body: dict[str, object] | None = None) -> str:
     """GET, or POST `body` as JSON."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=10) as response:
+    with urllib.request.urlopen(request, timeout=120) as response:
         return str(response.read().decode())
 
 
-def eventually(ask: Callable[[], T | None], what: str, timeout_s: float = 60.0) -> T:
+def eventually(ask: Callable[[], T | None], what: str, timeout_s: float = 90.0) -> T:
     """Call `ask` until it returns something; connection errors count as nothing."""
     deadline, last = time.monotonic() + timeout_s, "nothing"
     while time.monotonic() < deadline:
@@ -85,7 +85,9 @@ def running(command: list[str], log_path: Path) -> Iterator[subprocess.Popen[byt
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """An instance with a tiny model that has answered one request."""
     folder = tmp_path_factory.mktemp("prometheus")
-    subprocess.run([sys.executable, str(TINY_MODEL), str(folder / "tiny")], check=True, capture_output=True, timeout=60)
+    subprocess.run(
+        [sys.executable, str(TINY_MODEL), str(folder / "tiny")], check=True, capture_output=True, timeout=120
+    )
     api_port, metrics_port = free_ports(2)
     (folder / "instance.yaml").write_text(
         f"model: {{path: {folder / 'tiny'}}}\n"
@@ -170,7 +172,7 @@ def test_promtool_finds_only_the_names_of_others(daemon: Daemon) -> None:
     page = fetch(f"http://127.0.0.1:{daemon.metrics_port}/metrics")
 
     done = subprocess.run(
-        ["promtool", "check", "metrics"], input=page, capture_output=True, text=True, timeout=30, check=False
+        ["promtool", "check", "metrics"], input=page, capture_output=True, text=True, timeout=120, check=False
     )
 
     findings = set((done.stdout + done.stderr).strip().splitlines())
@@ -187,7 +189,7 @@ def test_promtool_parses_the_page(daemon: Daemon) -> None:
     ours = "".join(line for line in page.splitlines(keepends=True) if "vllm:" not in line)
 
     done = subprocess.run(
-        ["promtool", "check", "metrics"], input=ours, capture_output=True, text=True, timeout=30, check=False
+        ["promtool", "check", "metrics"], input=ours, capture_output=True, text=True, timeout=120, check=False
     )
 
     assert (done.returncode, done.stdout + done.stderr) == (0, "")

@@ -36,7 +36,7 @@ def post(tiny_daemon: Callable[[int, str], AbstractContextManager[int]]) -> Iter
                 f"http://127.0.0.1:{port}/v1/{path}", data, {"Content-Type": "application/json"}
             )
             try:
-                with urllib.request.urlopen(request, timeout=60) as response:
+                with urllib.request.urlopen(request, timeout=120) as response:
                     status, text = response.status, response.read()
             except urllib.error.HTTPError as error:
                 status, text = error.code, error.read()

@@ -122,7 +122,7 @@ def client_ids(client: openai.OpenAI, text: str) -> list[int]:
     """Token ids of `text`, by the server."""
     url = str(client.base_url).replace("/v1/", "/tokenize")
     request = urllib.request.Request(url, json.dumps({"model": "tiny", "prompt": text}).encode())
-    with urllib.request.urlopen(request, timeout=30) as response:
+    with urllib.request.urlopen(request, timeout=120) as response:
         ids: list[int] = json.load(response)["tokens"]
     return ids
 

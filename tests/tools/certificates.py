@@ -20,7 +20,7 @@ def make_certificate(folder: Path, name: str) -> tuple[Path, Path]:
             "-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-days", "10",
             "-keyout", str(key), "-out", str(cert),
         ],
-        check=True, capture_output=True, timeout=60,
+        check=True, capture_output=True, timeout=120,
     )  # fmt: skip
     key.chmod(0o640)
     return cert, key

@@ -21,7 +21,7 @@ REMAPPED = ("checks", "installer")
 def run_python(code: str, *, python: str = sys.executable, flags: tuple[str, ...] = ()) -> str:
     """Run `code` in a fresh interpreter and return what it prints; fails with its traceback."""
     done = subprocess.run(
-        [python, *flags, "-c", code], cwd=ROOT.parent, capture_output=True, text=True, timeout=60, check=False
+        [python, *flags, "-c", code], cwd=ROOT.parent, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -98,7 +98,7 @@ def test_command_is_installed() -> None:
     version = importlib.metadata.version("ascendd")
 
     said = subprocess.run(
-        [sys.executable, "-m", "ascendd", "--version"], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-m", "ascendd", "--version"], capture_output=True, text=True, timeout=120, check=True
     )
 
     assert callable(entry.load())
@@ -196,7 +196,7 @@ def pythons() -> list[str]:
     found = [sys.executable]
     oldest = shutil.which("python3.9")
     # A version manager leaves names on PATH that start nothing.
-    if oldest and subprocess.run([oldest, "-c", ""], capture_output=True, check=False, timeout=30).returncode == 0:
+    if oldest and subprocess.run([oldest, "-c", ""], capture_output=True, check=False, timeout=120).returncode == 0:
         found.append(oldest)
     return found
 

@@ -267,7 +267,7 @@ Converter(request, progress).run()
 def kill_conversion(source: Path, destination: Path, stage: str, part: str) -> None:
     """Run a conversion that is killed on its way."""
     command = [sys.executable, "-c", KILLED, str(source), str(destination), stage, part]
-    done = subprocess.run(command, check=False, capture_output=True, timeout=60)
+    done = subprocess.run(command, check=False, capture_output=True, timeout=120)
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
 
 

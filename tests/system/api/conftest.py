@@ -132,7 +132,7 @@ class FakeEngine:
         self.release.set()
         self._thread.join(10)
 
-    def wait(self, condition: Callable[[], bool], timeout_s: float = 15.0) -> None:
+    def wait(self, condition: Callable[[], bool], timeout_s: float = 90.0) -> None:
         """Return once `condition` holds; fails the test after `timeout_s`."""
         with self.changed:
             assert self.changed.wait_for(condition, timeout_s), "the engine did not see what was expected"
@@ -295,7 +295,7 @@ class ApiUnderTest:
                 self.arrived.notify_all()
 
     def wait_for(
-        self, kind: type[Any], timeout_s: float = 30.0, condition: Callable[[Any], bool] = lambda _: True
+        self, kind: type[Any], timeout_s: float = 90.0, condition: Callable[[Any], bool] = lambda _: True
     ) -> Any:
         """Return the first control message of `kind` for which `condition` holds."""
 
@@ -330,7 +330,7 @@ class ApiUnderTest:
 
     def wait_ready(self) -> None:
         """Return once /readyz says 200."""
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 90
         while self.request("GET", "/readyz").status != 200:
             assert time.monotonic() < deadline, self.log
             time.sleep(0.01)
@@ -345,7 +345,7 @@ class ApiUnderTest:
         return [self.ids(text) for text in texts]
 
     def request(
-        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, timeout_s: float = 30.0
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, timeout_s: float = 90.0
     ) -> Answer:
         """Send one request on a connection of its own and read the whole answer."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)

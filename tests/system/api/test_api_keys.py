@@ -107,7 +107,7 @@ def test_every_route_is_denied_without_a_key(api):
 def test_one_request_at_a_time(api, script):
     """A second request of a key with max_concurrency 1 is 429 with Retry-After; other keys are served meanwhile."""
     kept, api.engine.script = api.engine.script, lambda _: script(api.ids("hello "), step_s=0.05)
-    connection = http.client.HTTPConnection(api.host, api.port, timeout=30)
+    connection = http.client.HTTPConnection(api.host, api.port, timeout=120)
     body = json.dumps({"model": "tiny", "prompt": "hi", "stream": True, "max_tokens": 100})
     connection.request("POST", "/v1/completions", body, bearer("narrow"))
     first = connection.getresponse()

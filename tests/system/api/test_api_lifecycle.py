@@ -75,7 +75,7 @@ def test_b55_b56_client_leaves(api, script, state, leave, stream):
 
     assert time.monotonic() - left_at < 1.0
     assert api.engine.aborted == [api.engine.added[0].seq_id]
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 90
     while api.metric("ascendd_request_aborts_total") != before + 1:
         assert time.monotonic() < deadline
     assert '"status": 499' in api.log
@@ -138,7 +138,7 @@ def test_requests_without_a_token_are_held_across_a_restart(start_api, script):
     api.attach_engine(lambda _: script(api.ids("hello "), die_at=0))
     with ThreadPoolExecutor(2) as pool:
         given = pool.submit(api.complete, max_tokens=2)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 90
         while "api.requests_held" not in api.log:
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -161,7 +161,7 @@ def test_nobody_is_held_for_longer_than_restart_wait_s(start_api, script):
     api.attach_engine(lambda _: script(api.ids("hello "), die_at=0))
     refused = api.complete(max_tokens=2)
     api.send(EngineState(ready=False, text="restarting in 60 s", retry_after_s=60))
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 90
     while "restarting in 60 s" not in api.request("GET", "/readyz").body.decode():
         assert time.monotonic() < deadline
     came = api.complete(max_tokens=2)
@@ -188,7 +188,7 @@ def test_b62_engine_death(own_api, script):
         events, refused = stream.result(10).events, whole.result(10)
     meanwhile = own_api.complete(max_tokens=1)
     own_api.send(EngineState(ready=False, text="restarting in 8 s", retry_after_s=8))
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 90
     while "restarting in 8 s" not in own_api.request("GET", "/readyz").body.decode():
         assert time.monotonic() < deadline
     told = own_api.complete(max_tokens=1)
@@ -219,7 +219,7 @@ def test_not_ready_until_the_engine_said_hello(start_api, script):
     """B62: before the engine is ready everything but /livez is a 503 with the state's own words and Retry-After."""
     api = start_api()
     api.send(EngineState(ready=False, text="loading 42 %", retry_after_s=3))
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 90
     while "loading 42 %" not in api.request("GET", "/readyz").body.decode():
         assert time.monotonic() < deadline
     ready, health, served = api.request("GET", "/readyz"), api.request("GET", "/health"), api.complete(max_tokens=1)
@@ -241,7 +241,7 @@ def test_ready_means_that_the_engine_computed_a_token(start_api, script):
     many = [api.request("GET", path).status for path in ("/readyz", "/health") * 10]
     num_probes = engine.num_probes
     engine.answers_probes = False
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 90
     while (answer := api.request("GET", "/readyz")).status == 200:
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -259,7 +259,7 @@ def test_a_probe_that_fails_is_the_reason(start_api, script):
     engine = api.attach_engine(lambda _: script(api.ids("hello ")), ready=False)
     engine.probe_fault = Fault("ASD-D03", "no memory")
     api.send(EngineState(ready=True, text="serving"))
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 90
     while "the engine computed no token: ASD-D03 no memory" not in api.request("GET", "/readyz").body.decode():
         assert time.monotonic() < deadline
 
@@ -274,7 +274,7 @@ def test_a_degraded_instance_is_ready_and_says_what_it_lacks(start_api, script):
     api.attach_engine(lambda _: script(api.ids("hello ")))
     api.wait_ready()
     api.send(EngineState(ready=True, text="serving", degraded="KV cache of 90 blocks"))
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 90
     while (answer := api.request("GET", "/readyz")).json != {"status": "degraded", "reason": "KV cache of 90 blocks"}:
         assert time.monotonic() < deadline
 
@@ -292,7 +292,7 @@ def test_under_memory_pressure_new_requests_are_refused_by_name(start_api, scrip
     running.start()
     engine.wait(lambda: bool(engine.running_ids))
     api.send(EngineState(ready=True, text="serving", pressure="12 MB of 4096 MB host memory are left"))
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 90
     while (ready := api.request("GET", "/readyz")).status == 200:
         assert time.monotonic() < deadline
     refused = api.complete(max_tokens=1)
@@ -370,7 +370,7 @@ def test_b66_b68_drain_lets_streams_finish(start_api, script):
         heads = [read_until(sock, b"data: ") for sock in socks]
         followers = [pool.submit(follow, sock) for sock in socks]
         api.send(Drain(deadline_s=20))
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 90
         while api.request("GET", "/readyz").status == 200:
             assert time.monotonic() < deadline
         refused = api.complete(max_tokens=1)
@@ -526,7 +526,7 @@ def test_garbage_on_the_port_is_one_quiet_line(own_api):
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 64,
         b"GET / HTTP/1.1\r\nbad header\r\n\r\n",
     ):
-        with socket.create_connection((own_api.host, own_api.port), timeout=10) as sock:
+        with socket.create_connection((own_api.host, own_api.port), timeout=120) as sock:
             sock.sendall(data)
             assert sock.recv(4096).startswith((b"HTTP/1.0 400", b"HTTP/1.1 400"))
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.system
 @pytest.fixture
 def client(api: Any) -> Iterator[openai.OpenAI]:
     """A client that does not retry."""
-    with openai.OpenAI(base_url=f"{api.url}/v1", api_key="unused", max_retries=0, timeout=30) as client:
+    with openai.OpenAI(base_url=f"{api.url}/v1", api_key="unused", max_retries=0, timeout=120) as client:
         yield client
 
 

@@ -59,7 +59,7 @@ def served_digest(api, server_name: str | None = "localhost") -> bytes:
     """SHA-256 of the certificate that a new connection meets, with or without a name asked for."""
     blind = ssl.create_default_context()
     blind.check_hostname, blind.verify_mode = False, ssl.CERT_NONE
-    plain = socket.create_connection((api.host, api.port), timeout=30)
+    plain = socket.create_connection((api.host, api.port), timeout=120)
     with plain, blind.wrap_socket(plain, server_hostname=server_name) as sock:
         return hashlib.sha256(sock.getpeercert(binary_form=True) or b"").digest()
 
@@ -85,11 +85,11 @@ def post(connection: http.client.HTTPSConnection, **fields) -> http.client.HTTPR
 
 def test_requests_over_tls(api, folder):
     """A client that trusts the certificate is served, whole and streamed; one that speaks plain HTTP is not."""
-    connection = http.client.HTTPSConnection(api.host, api.port, timeout=30, context=context(folder, "first"))
+    connection = http.client.HTTPSConnection(api.host, api.port, timeout=120, context=context(folder, "first"))
     whole = json.loads(post(connection).read())
     stream = post(connection, stream=True).read()
     connection.close()
-    plain = http.client.HTTPConnection(api.host, api.port, timeout=30)
+    plain = http.client.HTTPConnection(api.host, api.port, timeout=120)
     plain.request("GET", "/livez")
 
     assert whole["usage"]["completion_tokens"] == 4
@@ -103,7 +103,7 @@ def test_requests_over_tls(api, folder):
 def test_new_connections_meet_a_new_certificate(api, folder, sections, script):
     """After a reload new connections meet the new one, named or not, and a stream that runs goes to its end."""
     kept, api.engine.script = api.engine.script, lambda _: script(api.ids("hello "), held=True)
-    running = http.client.HTTPSConnection(api.host, api.port, timeout=30, context=context(folder, "first"))
+    running = http.client.HTTPSConnection(api.host, api.port, timeout=120, context=context(folder, "first"))
     body = {"model": "tiny", "prompt": "hi", "max_tokens": 30, "ignore_eos": True, "stream": True}
     running.request("POST", "/v1/completions", json.dumps(body))
     api.engine.wait(lambda: len(api.engine.running_ids) == 1)
@@ -114,7 +114,7 @@ def test_new_connections_meet_a_new_certificate(api, folder, sections, script):
     text = running.getresponse().read()
     running.close()
     api.engine.script = kept
-    connection = http.client.HTTPSConnection("localhost", api.port, timeout=30, context=context(folder, "second"))
+    connection = http.client.HTTPSConnection("localhost", api.port, timeout=120, context=context(folder, "second"))
     answer = post(connection)
     connection.close()
 

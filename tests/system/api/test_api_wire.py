@@ -17,7 +17,7 @@ GOOD = json.dumps({"model": "tiny", "prompt": "hello", "max_tokens": 2}).encode(
 
 def _send(api, data: bytes) -> tuple[int, dict[str, str], bytes]:
     """Send `data` and return status, headers and body of the answer."""
-    with socket.create_connection((api.host, api.port), timeout=20) as sock:
+    with socket.create_connection((api.host, api.port), timeout=120) as sock:
         sock.sendall(data)
         response = http.client.HTTPResponse(sock)
         response.begin()

@@ -44,7 +44,7 @@ class Daemon:
     def status(self, path: str) -> int:
         """Return the status of a GET, 0 where nobody answers."""
         try:
-            with urllib.request.urlopen(f"{self.url}{path}", timeout=15) as response:
+            with urllib.request.urlopen(f"{self.url}{path}", timeout=120) as response:
                 return int(response.status)
         except urllib.error.HTTPError as error:
             with error:
@@ -82,11 +82,11 @@ class Daemon:
         """End with SIGTERM and return the exit status."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        self.exit_status = self.process.wait(timeout=60)
+        self.exit_status = self.process.wait(timeout=120)
         return self.exit_status
 
 
-def wait_for(ask: Callable[[], object], what: str, timeout_s: float = 30.0) -> float:
+def wait_for(ask: Callable[[], object], what: str, timeout_s: float = 90.0) -> float:
     """Poll until `ask` is true and return the seconds it took."""
     started = time.monotonic()
     while time.monotonic() - started < timeout_s:

@@ -33,7 +33,7 @@ class Streaming(threading.Thread):
             f"{self._url}/v1/completions", json.dumps(ENDLESS).encode(), {"Content-Type": "application/json"}
         )
         try:
-            with urllib.request.urlopen(request, timeout=60) as response:
+            with urllib.request.urlopen(request, timeout=120) as response:
                 for line in response:
                     if line.strip():
                         self.lines.append(line.decode().strip())
@@ -72,7 +72,7 @@ def test_kill_9_of_the_engine_ends_streams_with_an_error_event(daemon, eventuall
         json.dumps({"model": "qwen2", "prompt": [1, 2, 3], "max_tokens": 2}).encode(),
         {"Content-Type": "application/json"},
     )
-    with urllib.request.urlopen(held, timeout=60) as answer:
+    with urllib.request.urlopen(held, timeout=120) as answer:
         held_status = answer.status
     eventually(lambda: daemon.status("/readyz") == 200, "ready again", 60)
     took_s = time.monotonic() - killed
@@ -174,7 +174,7 @@ def test_a_second_daemon_on_the_same_port_says_who_has_it(daemon, qwen2_folder) 
         "--metrics-port",
         "0",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
     assert done.returncode == 71
     assert f"127.0.0.1:{daemon.port}" in done.stderr

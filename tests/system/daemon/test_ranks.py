@@ -63,7 +63,7 @@ class RankedDaemon:
         return f"http://{address}{path}"
 
     def status(self, path: str) -> int:
-        with urllib.request.urlopen(self.url(path), timeout=10) as response:
+        with urllib.request.urlopen(self.url(path), timeout=120) as response:
             return int(response.status)
 
     def ranks(self) -> dict[int, psutil.Process]:
@@ -148,6 +148,6 @@ def test_a_rank_that_fails_is_named_and_the_service_comes_back(daemon, eventuall
             json.dumps({"model": "qwen2", "prompt": [1, 2, 3], "max_tokens": 2}).encode(),
             {"Content-Type": "application/json"},
         ),
-        timeout=60,
+        timeout=120,
     ) as answer:
         assert answer.status == 200

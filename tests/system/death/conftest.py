@@ -26,7 +26,7 @@ STEP_S = 0.02
 START_TIMEOUT_S = 120.0
 
 
-def eventually(ask: Callable[[], Any], what: str, timeout_s: float = 60.0, detail: Callable[[], str] = str) -> Any:
+def eventually(ask: Callable[[], Any], what: str, timeout_s: float = 90.0, detail: Callable[[], str] = str) -> Any:
     """Poll until `ask` is true and return what it said."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:

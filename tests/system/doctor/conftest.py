@@ -67,8 +67,8 @@ class Machine(fake_machine.FakeMachine):
         return {result.check_id: result for result in results}
 
     def left_running(self) -> list[str]:
-        """Return the processes that still carry this machine's TOKEN five seconds on; the kernel reaps in its time."""
-        deadline = time.monotonic() + 5
+        """Return the processes that still carry this machine's TOKEN after a while; the kernel reaps in its time."""
+        deadline = time.monotonic() + 90
         while (found := self._with_token()) and time.monotonic() < deadline:
             time.sleep(0.02)
         return found

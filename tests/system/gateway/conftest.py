@@ -114,10 +114,10 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Pr
             process.popen.send_signal(signal.SIGTERM)
     for process in running:
         try:
-            process.popen.wait(timeout=60)
+            process.popen.wait(timeout=120)
         except subprocess.TimeoutExpired:
             process.popen.kill()
-            process.popen.wait(timeout=60)
+            process.popen.wait(timeout=120)
 
 
 @pytest.fixture(scope="module")

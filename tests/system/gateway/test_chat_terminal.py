@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .conftest import ScriptedInstance  # type: ignore[import-not-found]
 
 pytestmark = pytest.mark.system
-PATIENCE_S = 60.0
+PATIENCE_S = 90.0
 # Makes standard input the controlling terminal, so that Ctrl-C is a signal, and becomes `ascendd ARGS`.
 _ON_TERMINAL = """
 import fcntl, os, sys, termios

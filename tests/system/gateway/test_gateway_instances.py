@@ -59,7 +59,7 @@ def test_two_instances_one_killed(
     assert asked.returncode == 0, asked.stderr
 
     os.kill(large.popen.pid, signal.SIGKILL)
-    large.popen.wait(timeout=60)
+    large.popen.wait(timeout=120)
     fallen = chat(temperature=0.9)
     named = gateway.ask(CHAT, {"model": "qwen2-7b", "messages": MESSAGES, "max_tokens": 2})
 

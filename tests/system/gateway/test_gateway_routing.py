@@ -214,7 +214,7 @@ class Stream:
     """A streamed chat whose pieces are read one by one."""
 
     def __init__(self, port: int, **fields: Any) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         body = {"model": "big", "messages": MESSAGES, "stream": True, **fields}
         self._connection.request("POST", CHAT, json.dumps(body), {"Authorization": "Bearer client-key-a"})
         self.response = self._connection.getresponse()
@@ -315,7 +315,7 @@ def test_a_client_that_leaves_takes_no_instance_out(
         gate = threading.Semaphore(0)
         lone.play(pieces=4, gate=gate)
         seen = len(lone.bodies)
-        with socket.create_connection(("127.0.0.1", gateway.port), timeout=60) as client:
+        with socket.create_connection(("127.0.0.1", gateway.port), timeout=120) as client:
             client.sendall(head + body)
             eventually(lambda seen=seen: len(lone.bodies) > seen, "the request at the instance")
             for _ in range(number % 4):
@@ -413,5 +413,5 @@ def test_a_port_that_is_taken_is_exit_71(start: Callable[..., Process], house: H
     (tmp_path / "gateway.yaml").write_text(yaml.safe_dump(config))
     process = start("gateway", "--config", str(tmp_path / "gateway.yaml"))
 
-    assert process.popen.wait(timeout=60) == 71
+    assert process.popen.wait(timeout=120) == 71
     assert "ASD-H02" in process.log_path.read_text()

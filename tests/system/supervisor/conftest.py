@@ -101,7 +101,7 @@ class Daemon:
 
     def pid(self, role: str) -> int:
         """The process of a role."""
-        deadline = time.monotonic() + 10.0  # a log writer may still have the line before it
+        deadline = time.monotonic() + 90  # a log writer may still have the line before it
         while True:
             pids = [int(line["pid"]) for line in self.events("supervisor.child_started") if line["child"] == role]
             if pids:
@@ -133,14 +133,14 @@ class Daemon:
 
     # --- what clients see ---
 
-    def ask(self, timeout_s: float = 10.0) -> dict:
+    def ask(self, timeout_s: float = 90.0) -> dict:
         """Connect to the API and read its one line."""
         with socket.create_connection(("127.0.0.1", self.api_port), timeout_s) as connection:
             return json.loads(connection.makefile().readline())
 
     def metrics(self) -> dict[str, float]:
         """Scrape /metrics: sample line without value -> value."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=120) as response:
             lines = response.read().decode().splitlines()
         return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
 

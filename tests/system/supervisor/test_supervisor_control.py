@@ -37,7 +37,7 @@ def run_cli(runtime: Path, *args: str, **environ: str) -> subprocess.CompletedPr
     """Run `ascendd` against the daemon."""
     env = {**os.environ, "RUNTIME_DIRECTORY": str(runtime), **environ}
     return subprocess.run(
-        [sys.executable, "-m", "ascendd", *args], capture_output=True, text=True, env=env, check=False, timeout=60
+        [sys.executable, "-m", "ascendd", *args], capture_output=True, text=True, env=env, check=False, timeout=120
     )
 
 
@@ -157,7 +157,7 @@ def test_a_stranger_is_refused_by_the_kernels_word(served, tmp_path) -> None:
     )
     done = subprocess.run(
         ["/usr/bin/python3", "-I", "-c", code, str(path)],
-        user=65534, group=65534, extra_groups=[], capture_output=True, text=True, check=True, cwd="/", timeout=30,
+        user=65534, group=65534, extra_groups=[], capture_output=True, text=True, check=True, cwd="/", timeout=120,
     )  # fmt: skip
 
     reply = json.loads(done.stdout)

@@ -158,7 +158,7 @@ def test_a_taken_port_ends_the_start(start):
 
 def rerun(daemon):
     """Run the command of `daemon` again to its end and return status and output."""
-    done = subprocess.run(daemon.process.args, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(daemon.process.args, capture_output=True, text=True, timeout=120, check=False)
     return done.returncode, done.stderr
 
 

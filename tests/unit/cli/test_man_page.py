@@ -67,7 +67,7 @@ def test_the_program_gives_the_words() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "ascendd"],
         env={**os.environ, COMPLETE_VARIABLE: "complete_bash", "COMP_WORDS": "ascendd re", "COMP_CWORD": "1"},
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
 
     assert "release" in done.stdout.split()

@@ -73,7 +73,7 @@ def test_wrong_files_are_named(made: tuple[Path, Path], tmp_path: Path) -> None:
     encrypted, text, cut = tmp_path / "encrypted.key", tmp_path / "text", tmp_path / "cut.crt"
     subprocess.run(
         ["openssl", "pkey", "-in", str(key), "-aes128", "-passout", "pass:x", "-out", str(encrypted)],
-        check=True, capture_output=True, timeout=60,
+        check=True, capture_output=True, timeout=120,
     )  # fmt: skip
     text.write_text("no PEM\n")
     lines = cert.read_text().splitlines()
@@ -129,5 +129,5 @@ def test_both_files_or_none() -> None:
 
 def _openssl(cert: Path, *what: str) -> str:
     command = ["openssl", "x509", "-in", str(cert), "-noout", *what]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
     return done.stdout.strip().partition("=")[2]

@@ -50,7 +50,7 @@ def test_each_comes_out_once_it_is_compiled(desk: GrammarDesk) -> None:
     early = list(desk.take())
     desk._factory.go.set()  # type: ignore[attr-defined]
     for _ in range(3):
-        assert desk.woken.acquire(timeout=10)  # type: ignore[attr-defined]
+        assert desk.woken.acquire(timeout=120)  # type: ignore[attr-defined]
     taken = {message.seq_id: failed for message, failed in desk.take()}
 
     assert free is False
@@ -69,7 +69,7 @@ def test_an_aborted_sequence_does_not_come_out(desk: GrammarDesk) -> None:
     desk.forget([1, 99])
     desk._factory.go.set()  # type: ignore[attr-defined]
     for _ in range(2):
-        assert desk.woken.acquire(timeout=10)  # type: ignore[attr-defined]
+        assert desk.woken.acquire(timeout=120)  # type: ignore[attr-defined]
 
     assert [message.seq_id for message, _ in desk.take()] == [2]
 

@@ -98,7 +98,7 @@ def test_systemd_takes_every_line(tmp_path: Path) -> None:
     (folder / "50-devices.conf").write_text(drop_in_text("qwen2", placement))
 
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True, check=False, timeout=60
+        ["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True, check=False, timeout=120
     )
 
     assert [line for line in done.stderr.splitlines() if "ascendd" in line or "50-devices" in line] == []

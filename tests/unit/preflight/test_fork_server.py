@@ -77,7 +77,7 @@ def request_for(samples, **environ: str) -> CheckRequest:
 
 def await_true(condition: Callable[[], object]) -> None:
     """Wait up to 30 s for `condition`."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
