@@ -20,6 +20,7 @@ LOGPROBS, HTTP = "system/api/test_api_logprobs.py", "system/test_sampling_http.p
 CHECK, INVARIANCES = "unit/engine/test_sequence_check.py", "engine/test_invariances.py"
 SCORES, PROCESSORS, SAMPLER = "engine/test_logprobs.py", "engine/test_logits_processors.py", "engine/test_sampler.py"
 ROTATION, LOGS = "unit/telemetry/test_rotating_log.py", "system/supervisor/test_supervisor_log.py"
+VOLUME = "system/supervisor/test_log_volume.py"
 STRUCTURED = "system/test_structured_http.py"
 FIELDS = f"{REFUSALS}::test_bad_field_is_400_and_the_engine_lives"
 
@@ -96,8 +97,8 @@ CASES = {
     "B92": [f"{INVARIANCES}::test_chunk_size_does_not_change_tokens"],
     "B93": [f"{LIFE}::test_b93_slow_readers_are_cut_off", f"{GENERATION}::test_tokens_nobody_takes_are_bounded"],
     "B94": [f"{LIFE}::test_b55_b56_client_leaves"],
-    "B96": [f"{ROTATION}::test_the_file_is_rotated_by_size", f"{LOGS}::test_a_killed_log_writer_loses_nothing"],
-    "B97": [f"{ROTATION}::test_an_external_logrotate_is_followed", f"{ROTATION}::test_a_file_emptied_in_place_counts_from_zero", f"{LOGS}::test_sighup_opens_the_file_anew"],
+    "B96": [f"{VOLUME}::test_b96_four_processes_and_fifty_megabytes", f"{VOLUME}::test_b96_old_files_are_bounded", f"{ROTATION}::test_the_file_is_rotated_by_size", f"{LOGS}::test_a_killed_log_writer_loses_nothing"],
+    "B97": [f"{VOLUME}::test_b97_external_rotation", f"{ROTATION}::test_an_external_logrotate_is_followed", f"{ROTATION}::test_a_file_emptied_in_place_counts_from_zero", f"{LOGS}::test_sighup_opens_the_file_anew"],
     "B98": [f"{REFUSALS}::test_b73_b98_no_key_and_no_prompt_in_log_or_process"],
     "B100": [FIELDS, f"{PARAMETERS}::test_value_out_of_range_is_named"],
     "B101": [f"{TEXT}::test_b101_batch_keeps_order", f"{TEXT}::test_b101_one_bad_prompt_fails_the_call_before_any_work"],
