@@ -59,6 +59,7 @@ class FakeHost:
         self.write("proc/sys/kernel/random/boot_id", "boot-1\n")
         self.write("sys/bus/pci/devices/0000:c1:00.0/vendor", "0x19e5\n")
         self.write("sys/bus/pci/devices/0000:c1:00.0/device", "0xd802\n")
+        shutil.copy(HERE / "outlive.sh", folder)
         self.bin.mkdir()
         for tool in TOOLS:
             shutil.copy(HERE / "fake_tool.sh", self.bin / tool)

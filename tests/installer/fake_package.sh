@@ -1,6 +1,7 @@
 #!/bin/bash
 # Behaves as a vendor's .run package; what it is and its version, its name says. Files beside $FAKE_ROOT make it misbehave:
-# `busy` refuses, `fail-KIND` ends half-way, `kill-KIND` kills the installer half-way and goes on alone.
+# `busy` refuses, `fail-KIND` ends half-way, `kill-KIND` kills the installer half-way and goes on alone, until the next
+# one is seen to wait for it.
 root="$FAKE_ROOT"
 name="${0##*/}"
 version="${name#*_}"; version="${version%%_*}"; version="${version%.run}"
@@ -17,7 +18,7 @@ case "$name" in
 esac
 half() {
     if [ -e "$root/../fail-$kind" ]; then echo "half-way: failed"; exit 1; fi
-    if [ -e "$root/../kill-$kind" ]; then rm "$root/../kill-$kind"; kill -9 "$PPID"; sleep 0.3; fi
+    if [ -e "$root/../kill-$kind" ]; then rm "$root/../kill-$kind"; kill -9 "$PPID"; bash "$root/../outlive.sh"; fi
 }
 if [ "$kind" = driver ] || [ "$kind" = firmware ]; then
     [ ! -e "$root/../busy" ] || { echo "a process holds the device"; exit 1; }

@@ -44,7 +44,7 @@ case "${0##*/}" in
                     command="$(cat "$path")"
                     cp "$0" "$root/usr/bin/$command"
                     echo "$name $command" >>"$list"
-                    if [ -e "$root/../kill-os-packages" ]; then rm "$root/../kill-os-packages"; kill -9 "$PPID"; sleep 0.3; fi
+                    if [ -e "$root/../kill-os-packages" ]; then rm "$root/../kill-os-packages"; kill -9 "$PPID"; bash "$root/../outlive.sh"; fi
                 done ;;
             *) exit 1 ;;
         esac ;;

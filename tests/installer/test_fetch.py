@@ -38,7 +38,7 @@ class Pauses:
     def __init__(self) -> None:
         self.waited: list[float] = []
         self.lines: list[str] = []
-        self.fetcher = Fetcher(self.lines.append, self.waited.append, timeout_s=20.0)
+        self.fetcher = Fetcher(self.lines.append, self.waited.append, timeout_s=90.0)
 
 
 def wanted(site: FileServer, size: int | None = len(DATA)) -> RemoteFile:

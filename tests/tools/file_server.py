@@ -81,7 +81,7 @@ class FileServer:
                     self.wfile.write(data[first : first + num_bytes])
                     self.wfile.flush()
                     site.stalled.set()
-                    site.release.wait(60)
+                    site.release.wait(120)
                     self.close_connection = True
                     return
                 self.wfile.write(data[first:])
