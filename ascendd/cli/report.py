@@ -84,6 +84,9 @@ def render(path: Path, bundle: dict[str, Any]) -> str:
         for role in sorted(final.keys() - {"unix_s"}):
             grown = f"{first.get(role, 0) / 2**20:.0f} -> {final[role] / 2**20:.0f} MiB"
             lines.append(f"  memory   {role} {grown} over {final['unix_s'] - first['unix_s']:.0f} s")
+    for role, stacks in bundle.get("stacks", {}).items():
+        lines.append(f"  stacks of {role}:")
+        lines += [f"    {line}" for line in stacks]
     for role, said in bundle["lines"].items():
         lines.append(f"  last lines of {role}:")
         lines += [f"    {line}" for line in said[-40:]]

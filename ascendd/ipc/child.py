@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
-import faulthandler
 import os
 import signal
 import socket
@@ -20,6 +19,7 @@ from ascendd.errors import AscenddError, PeerClosed, ProtocolMismatch
 from ascendd.ipc.channel import BlockingChannel
 from ascendd.ipc.installation import installation_fault
 from ascendd.ipc.messages import ChildFault, Configure, ControlMessage, Fault, Hello, Role
+from ascendd.ipc.stack_pipe import answer_stack_requests
 from ascendd.telemetry import log
 
 _PR_SET_PDEATHSIG = 1
@@ -33,6 +33,7 @@ class ChildArguments:
     control_fd: int
     listen_fd: int | None
     data_fd: int | None
+    stack_fd: int | None = None
 
     def control_socket(self) -> socket.socket:
         """Return this end of the control link."""
@@ -48,8 +49,9 @@ def parse_arguments(role: Role, argv: Sequence[str]) -> ChildArguments:
     parser.add_argument("--control-fd", type=int, required=True)
     parser.add_argument("--listen-fd", type=int)
     parser.add_argument("--data-fd", type=int)
+    parser.add_argument("--stack-fd", type=int)
     args = parser.parse_args(argv)
-    return ChildArguments(args.control_fd, args.listen_fd, args.data_fd)
+    return ChildArguments(args.control_fd, args.listen_fd, args.data_fd, args.stack_fd)
 
 
 def die_with_parent() -> None:
@@ -86,8 +88,8 @@ def run_role(
     arguments = parse_arguments(role, argv)
     # The supervisor decides when children end; a Ctrl-C in the terminal must not hit them first.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The supervisor asks for the stacks of all threads when something hangs; written even from within a C call.
-    faulthandler.register(signal.SIGUSR1, file=sys.__stderr__ or sys.stderr, all_threads=True)
+    if arguments.stack_fd is not None:
+        answer_stack_requests(arguments.stack_fd)
     channel: BlockingChannel[ControlMessage] = BlockingChannel(arguments.control_socket(), ControlMessage)
     try:
         return body(arguments, channel)

@@ -88,6 +88,11 @@ class ChecksDone:
 
 
 @dataclass(frozen=True)
+class StacksDue:
+    """It is time to look at the stacks that processes were asked for."""
+
+
+@dataclass(frozen=True)
 class Tick:
     """A second passed."""
 
@@ -103,5 +108,6 @@ Event = (
     | DrainOver
     | SignalReceived
     | ChecksDone
+    | StacksDue
     | Tick
 )

@@ -1,8 +1,8 @@
 """
 IncidentBook: pins what was known at the moment a process ended unasked, before restarts and rotation bury it.
 
-    FOLDER/EPISODE.json   one bundle an episode: the end, its fault with stacks, the last lines of every process, the
-                          kernel's faults, the memory curve, the configuration, versions
+    FOLDER/EPISODE.json   one bundle an episode: the end, its fault, the stacks of all where one hung, the last lines of
+                          every process, the kernel's faults, the memory curve, the configuration, versions
 
 A bundle is at most MAX_BYTES long and secrets in it are masked; of more than KEPT the oldest go. Writing happens in a
 thread, and what cannot be had is named with its reason: a bundle never delays a restart and never fails one.
@@ -66,6 +66,7 @@ class IncidentBook:
         fault: Mapping[str, Any] | None,
         memory: list[tuple[float, dict[str, int]]],
         config: InstanceConfig,
+        stacks: Mapping[str, str] | None = None,
     ) -> Path | None:
         """Write the bundle of `incident` and return its path; None where there is one of its episode already."""
         path = self._folder / f"{incident['episode']}.json"
@@ -75,6 +76,7 @@ class IncidentBook:
             "instance": self._instance,
             "incident": dict(incident),
             "fault": None if fault is None else dict(fault),
+            "stacks": {role: text.splitlines() for role, text in (stacks or {}).items()},
             "lines": self._lines(config),
             "kernel_faults": self._kernel_faults(),
             "memory_curve": [{"unix_s": round(at_s, 1), **readings} for at_s, readings in memory],

@@ -15,6 +15,7 @@ from ascendd.errors import PeerClosed
 from ascendd.host.proc import signal_group
 from ascendd.ipc.channel import AsyncChannel, socket_pair
 from ascendd.ipc.messages import ControlMessage
+from ascendd.ipc.stack_pipe import StackPipe
 from ascendd.supervisor.spec import ChildSpec
 
 
@@ -29,8 +30,9 @@ class ChildProcess:
 
     def __init__(self, spec: ChildSpec, run: int, listener: socket.socket | None, log_reader: int | None) -> None:
         ours, theirs = socket_pair()
-        argv = [*spec.argv, "--control-fd", str(theirs.fileno())]
-        pass_fds = [theirs.fileno()]
+        self.stacks = StackPipe()
+        argv = [*spec.argv, "--control-fd", str(theirs.fileno()), "--stack-fd", str(self.stacks.writer)]
+        pass_fds = [theirs.fileno(), self.stacks.writer]
         if spec.listener is not None and listener is not None:
             argv += ["--listen-fd", str(listener.fileno())]
             pass_fds.append(listener.fileno())
@@ -44,9 +46,11 @@ class ChildProcess:
             )
         except OSError:
             ours.close()
+            self.stacks.close()
             raise
         finally:
             theirs.close()
+        self.stacks.given()
         self.spec = spec
         self.run = run
         self.pid = self._popen.pid
@@ -84,3 +88,4 @@ class ChildProcess:
     def close(self) -> None:
         """Close the control link; a living child takes that as the death of the supervisor and leaves."""
         self.channel.close()
+        self.stacks.close()

@@ -58,6 +58,8 @@ class Runtime:
     held: bool = False
     # The last unasked end of a process, for `ascendd status`.
     last_incident: dict[str, Any] | None = None
+    # What every thread did when a process hung, by role, until the bundle of that incident has it.
+    stacks: dict[str, str] = field(default_factory=dict)
     num_cache_blocks: int | None = None
     # Where the instance goes on since a chip was left out.
     placement: Placement | None = None
@@ -112,8 +114,9 @@ class Runtime:
         facts = None if fault is None else msgspec.structs.asdict(fault)
         curve = list(self.board.memory_curve)
         writing = asyncio.get_running_loop().run_in_executor(
-            None, self.incidents.pin, incident, facts, curve, self.config
+            None, self.incidents.pin, incident, facts, curve, self.config, self.stacks
         )
+        self.stacks = {}
         writing.add_done_callback(self._pinned)
 
     def _pinned(self, writing: asyncio.Future[Path | None]) -> None:

@@ -162,6 +162,8 @@ class Supervisor:
                 self._on_signal(signal.Signals(number))
             case ev.ChecksDone(results, problem):
                 self._live.on_done(results, problem)
+            case ev.StacksDue():
+                self._watch.stacks.on_due()
             case ev.Tick():
                 self._watch.on_tick()
                 self._live.on_tick(time.monotonic())

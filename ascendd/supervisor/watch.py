@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import faulthandler
 import math
 import os
-import signal
-import stat
 import time
 
 from ascendd.host.files import HostFiles
@@ -19,9 +16,9 @@ from ascendd.supervisor.degradation import Degradation
 from ascendd.supervisor.health import HealthMonitor
 from ascendd.supervisor.memory_guard import MemoryGuard
 from ascendd.supervisor.phase import Phase
-from ascendd.supervisor.process import ChildProcess
 from ascendd.supervisor.readiness import Readiness
 from ascendd.supervisor.runtime import PEERS, Runtime
+from ascendd.supervisor.stacks import Stacks
 from ascendd.supervisor.tuning import Tuning
 from ascendd.telemetry.log_budget import LogBudget, Sweep
 
@@ -49,6 +46,7 @@ class Watch:
         self._files = files or HostFiles()
         self._guard = MemoryGuard()
         self._pressure_at_s = -runtime.timing.pressure_s
+        self.stacks = Stacks(runtime)
         self._tuning = Tuning(runtime)
         self._stats_at_s = time.monotonic()
         self._budget = budget
@@ -95,20 +93,7 @@ class Watch:
             process.hung = True
             run.log.error("supervisor.child_hung", child=child.role.value, pid=process.pid, reason=reason)
             self._readiness.withdraw(child, reason)
-            self._dump_stacks(process)
-            process.signal(signal.SIGABRT)
-            run.later(run.timing.abort_grace_s, ev.KillDue(child.role, process.run))
-
-    def _dump_stacks(self, hung: ChildProcess) -> None:
-        """Have all but `hung`, for which SIGABRT does it, write where they are: it may be the fault of another."""
-        run = self._run
-        run.log.error("supervisor.stacks", child="supervisor", pid=os.getpid())
-        _dump_own_stacks()
-        for process in run.table:
-            # Before Hello a process has no handler yet, and the signal would end it.
-            if process is not hung and run.children[process.spec.role].configured:
-                run.log.error("supervisor.stacks", child=process.spec.role.value, pid=process.pid)
-                process.signal(signal.SIGUSR1)
+            self.stacks.ask(process)
 
     def _judge_memory(self, now_s: float) -> None:
         run = self._run
@@ -169,15 +154,3 @@ class Watch:
             self._stats_at_s = now_s
             if (line := self._run.board.stats_line(now_s)) is not None:
                 self._run.log.info("supervisor.stats", **line)
-
-
-def _dump_own_stacks() -> None:
-    """Write them without ever waiting for the log writer, which may be the one that hangs."""
-    if not stat.S_ISFIFO(os.fstat(2).st_mode):
-        faulthandler.dump_traceback(file=2, all_threads=True)
-        return
-    fd = os.open("/proc/self/fd/2", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        faulthandler.dump_traceback(file=fd, all_threads=True)
-    finally:
-        os.close(fd)

@@ -13,6 +13,7 @@ from ascendd.config.rank_place import RankPlace
 from ascendd.errors import EngineFault
 from ascendd.ipc.channel import BlockingChannel, socket_pair
 from ascendd.ipc.rank_messages import FromRank, RankHeartbeat
+from ascendd.ipc.stack_pipe import StackPipe
 
 # All ranks are on one host, so nothing need listen beyond it.
 _ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
@@ -24,21 +25,20 @@ class RankProcess:
 
     def __init__(self, place: RankPlace, store_fd: int, num_threads: int, command: tuple[str, ...] = COMMAND) -> None:
         ours, theirs = socket_pair()
-        self._stack_fd, stack_write = os.pipe()
-        os.set_blocking(self._stack_fd, False)
-        argv = [*command, "--control-fd", str(theirs.fileno()), "--stack-fd", str(stack_write)]
+        self._stacks = StackPipe()
+        argv = [*command, "--control-fd", str(theirs.fileno()), "--stack-fd", str(self._stacks.writer)]
         env = {**os.environ, **_ENVIRONMENT, "OMP_NUM_THREADS": str(num_threads)}
         try:
             self._popen = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno(), stack_write, store_fd], env=env
+                argv, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno(), self._stacks.writer, store_fd], env=env
             )
         except OSError as error:
             ours.close()
-            os.close(self._stack_fd)
+            self._stacks.close()
             raise EngineFault(f"the process of {place} cannot be started: {error}") from error
         finally:
             theirs.close()
-            os.close(stack_write)
+        self._stacks.given()
         self.place = place
         self.pid = self._popen.pid
         self.channel: BlockingChannel[FromRank] = BlockingChannel(ours, FromRank)
@@ -59,11 +59,7 @@ class RankProcess:
 
     def read_stacks(self) -> str:
         """Return what of the stacks has come since the last call."""
-        parts = []
-        with contextlib.suppress(BlockingIOError):
-            while data := os.read(self._stack_fd, 65_536):
-                parts.append(data)
-        return b"".join(parts).decode(errors="replace")
+        return self._stacks.read()
 
     def kill(self) -> None:
         """Send SIGKILL, which a stopped process obeys as well."""
@@ -73,6 +69,5 @@ class RankProcess:
     def close(self) -> None:
         """Close the link and collect the process, which was told to end."""
         self.channel.close()
-        with contextlib.suppress(OSError):
-            os.close(self._stack_fd)
+        self._stacks.close()
         self._popen.wait()

@@ -29,6 +29,7 @@ from ascendd.ipc.channel import BlockingChannel
 from ascendd.ipc.child import die_with_parent
 from ascendd.ipc.installation import installation_fault
 from ascendd.ipc.messages import Fault
+from ascendd.ipc.stack_pipe import answer_stack_requests
 from ascendd.telemetry import log
 
 HEARTBEAT_S = 1.0
@@ -45,9 +46,7 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     faulthandler.enable()
     os.set_inheritable(args.control_fd, False)
-    os.set_inheritable(args.stack_fd, False)
-    # The engine asks for stacks by this signal; the handler is C and needs no thread that runs Python.
-    faulthandler.register(signal.SIGUSR1, file=args.stack_fd, all_threads=True)
+    answer_stack_requests(args.stack_fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel: BlockingChannel[msg.ToRank] = BlockingChannel(socket.socket(fileno=args.control_fd), msg.ToRank)
     status = _guarded(channel)

@@ -28,7 +28,7 @@ def test_a_bundle_holds_what_was_known(tmp_path: Path) -> None:
     lines = [json.dumps({"role": role, "event": f"{role}.{n}"}) for n in range(300) for role in ("engine", "api")]
     config = logged(tmp_path, [*lines, "Fatal Python error: Segmentation fault"])
     fault = {"code": "ASD-E01", "message": "gone", "remedy": "r", "facts": {}, "traceback_text": "t"}
-    path = book(tmp_path).pin(INCIDENT, fault, [(1.0, {"engine": 5})], config)
+    path = book(tmp_path).pin(INCIDENT, fault, [(1.0, {"engine": 5})], config, {"api": "Thread 1:\n  File x"})
 
     assert path is not None
     bundle = json.loads(path.read_text())
@@ -36,6 +36,7 @@ def test_a_bundle_holds_what_was_known(tmp_path: Path) -> None:
     assert json.loads(bundle["lines"]["api"][-1])["event"] == "api.299"
     assert bundle["lines"]["other"] == ["Fatal Python error: Segmentation fault"]
     assert (bundle["fault"]["code"], bundle["memory_curve"]) == ("ASD-E01", [{"unix_s": 1.0, "engine": 5}])
+    assert bundle["stacks"] == {"api": ["Thread 1:", "  File x"]}
     assert (bundle["config"]["model"]["path"], bundle["incident"]) == ("/m", INCIDENT)
     assert {"ascendd", "python", "kernel", "msgspec"} <= bundle["versions"].keys()
     assert bundle["kernel_faults"][0].startswith("unavailable: ")
