@@ -7,6 +7,7 @@ import sys
 
 ROLES = {
     "_engine": "ascendd.engine.main",
+    "_vllm": "ascendd.vllm.keeper",
     "_worker": "ascendd.engine.exec.worker",
     "_api": "ascendd.api.main",
     "_metrics": "ascendd.telemetry.exporter",

@@ -7,8 +7,9 @@ import os
 import socket
 from collections.abc import Sequence
 
+from ascendd.api.front import load_front
 from ascendd.api.process import ApiProcess
-from ascendd.api.service import ApiService, served_name
+from ascendd.api.service import served_name
 from ascendd.errors import PeerClosed, UsageError
 from ascendd.ipc.channel import BlockingChannel
 from ascendd.ipc.child import ChildArguments, receive_config, run_role
@@ -28,7 +29,7 @@ def _serve(arguments: ChildArguments, channel: BlockingChannel[ControlMessage]) 
     listener = socket.socket(fileno=arguments.listen_fd)
     config, _episode = receive_config(channel, Role.API)
     log.configure(config.log, instance=served_name(config), role=Role.API.value)
-    service = ApiService.load(config)
+    service = load_front(config)
 
     async def body() -> None:
         try:

@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from aiohttp import web
 
 from ascendd.api.errors import as_request_error, error_response
-from ascendd.api.service import SERVICE, ApiService, RequestRecord, log_defect
+from ascendd.api.service import FRONT, FrontService, RequestRecord, log_defect
 from ascendd.errors import InvalidRequest, RequestAborted
 from ascendd.telemetry.log import get_logger
 
@@ -31,7 +31,7 @@ _log = get_logger("api")
 @web.middleware
 async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Check the key, run the handler, and turn whatever it raises into one answer and one log line."""
-    service = request.app[SERVICE]
+    service = request.app[FRONT]
     label = request.headers.get("X-Request-Id", "")
     record = RequestRecord(request_id=label if _LABEL.fullmatch(label) else f"req-{uuid.uuid4().hex}")
     request["record"] = record
@@ -85,7 +85,7 @@ def _route(request: web.Request) -> str:
     return "other" if resource is None else resource.canonical
 
 
-def _account(service: ApiService, request: web.Request, record: RequestRecord, status: int) -> None:
+def _account(service: FrontService, request: web.Request, record: RequestRecord, status: int) -> None:
     if record.is_self_test:
         return
     route = _route(request)

@@ -11,7 +11,7 @@ import msgspec
 
 from ascendd.api.selftest import run_self_test
 from ascendd.api.server import Server
-from ascendd.api.service import ApiService
+from ascendd.api.service import FrontService
 from ascendd.config.schema import InstanceConfig
 from ascendd.errors import Draining, PeerClosed
 from ascendd.ipc.channel import AsyncChannel
@@ -42,7 +42,7 @@ _log = get_logger("api")
 class ApiProcess:
     """Follows the control link until Shutdown or its end."""
 
-    def __init__(self, service: ApiService, listener: socket.socket, control: AsyncChannel[ControlMessage]) -> None:
+    def __init__(self, service: FrontService, listener: socket.socket, control: AsyncChannel[ControlMessage]) -> None:
         self._service = service
         self._listener = listener
         self._control = control
@@ -71,7 +71,7 @@ class ApiProcess:
         self._service.engine.fail_all(Draining("the instance is stopping"))
         await self._server.stop()
         self._service.engine.detach("the instance is stopping")
-        self._service.tokenizer.close()
+        await self._service.close()
 
     def _obey(self, message: ControlMessage) -> None:
         if isinstance(message, EngineState):

@@ -7,7 +7,7 @@ import asyncio
 import aiohttp
 from aiohttp import web
 
-from ascendd.api.service import SERVICE
+from ascendd.api.service import FRONT
 from ascendd.errors import ActionForbidden, EngineRestarting
 
 _TIMEOUT = aiohttp.ClientTimeout(total=10.0)
@@ -20,7 +20,7 @@ async def show_metrics(request: web.Request) -> web.Response:
 
     Raises ActionForbidden where no keys are configured or metrics are off, EngineRestarting while that process is away.
     """
-    config = request.app[SERVICE].config
+    config = request.app[FRONT].config
     if config.listen.api_key_file is None:
         raise ActionForbidden(
             "without keys /metrics is served on its loopback listener alone",

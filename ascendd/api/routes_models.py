@@ -6,22 +6,22 @@ import msgspec
 from aiohttp import web
 
 from ascendd.api.protocol import ModelCard, ModelList
-from ascendd.api.service import SERVICE, ApiService
+from ascendd.api.service import FRONT, FrontService
 
 
 async def list_models(request: web.Request) -> web.Response:
     """Answer with the model of this instance and its adapters."""
-    service = request.app[SERVICE]
+    service = request.app[FRONT]
     return _json(ModelList([_card(service, name) for name in (service.model_name, *service.adapters.names)]))
 
 
 async def show_model(request: web.Request) -> web.Response:
     """Answer with one model. Raises ModelUnknown."""
-    service = request.app[SERVICE]
+    service = request.app[FRONT]
     return _json(_card(service, service.check_model(request.match_info["model"])))
 
 
-def _card(service: ApiService, name: str) -> ModelCard:
+def _card(service: FrontService, name: str) -> ModelCard:
     hello = service.engine.hello
     return ModelCard(
         id=name,

@@ -6,7 +6,7 @@ import msgspec
 from aiohttp import web
 
 from ascendd.api.errors import retry_after_s
-from ascendd.api.service import SERVICE
+from ascendd.api.service import FRONT
 from ascendd.errors import RequestError
 
 
@@ -23,7 +23,7 @@ async def readyz(request: web.Request) -> web.Response:
     without something, such as a part of its KV cache, says so.
     """
     try:
-        service = request.app[SERVICE]
+        service = request.app[FRONT]
         admission = service.admission
         admission.check_ready()
         await service.engine.probe.check()

@@ -9,12 +9,12 @@ import time
 
 import aiohttp
 
-from ascendd.api.service import ApiService
+from ascendd.api.service import FrontService
 from ascendd.errors import AscenddError, SelfTestFailed
 from ascendd.ipc.messages import Fault, SelfTestDone
 
 
-async def run_self_test(service: ApiService, listener: socket.socket, episode: int) -> SelfTestDone:
+async def run_self_test(service: FrontService, listener: socket.socket, episode: int) -> SelfTestDone:
     """Ask for one token of `service` at `listener`'s address; a failure is in the result's fault, never raised."""
     started = time.monotonic()
     timeout_s = service.config.health.self_test_timeout_s
@@ -42,7 +42,7 @@ def own_url(listener: socket.socket, scheme: str = "http") -> str:
     return f"{scheme}://[{address}]:{port}" if address.version == 6 else f"{scheme}://{address}:{port}"
 
 
-async def _ask(service: ApiService, url: str, timeout_s: float) -> None:
+async def _ask(service: FrontService, url: str, timeout_s: float) -> None:
     await service.engine.wait_attached()
     body = {
         "model": service.model_name,

@@ -26,6 +26,7 @@ from ascendd.api.key_limits import KeyLimits
 from ascendd.api.parameters import UNSUPPORTED, GenerationSpec
 from ascendd.api.preprocess import Preprocessor
 from ascendd.api.prompts import Prompt
+from ascendd.api.proxied_answer import ProxiedAnswer
 from ascendd.api.server_tls import ServerTls
 from ascendd.api.sse import EventStream
 from ascendd.api.tokenizer import ModelTokenizer
@@ -54,7 +55,7 @@ class RequestRecord:
     credential: Credential | None = None
     # Seconds that X-Request-Timeout leaves; infinite without.
     timeout_s: float = math.inf
-    generation: Generation | None = None
+    generation: Generation | ProxiedAnswer | None = None
     error_code: str | None = None
     note: str | None = None
 
@@ -65,25 +66,16 @@ def record_of(request: web.Request) -> RequestRecord:
     return record
 
 
-class ApiService:
-    """Tokenizer, template, engine link, admission and keys of one instance."""
+class FrontService:
+    """Engine link, admission, keys and metrics of one instance, whichever engine is behind it."""
 
-    def __init__(
-        self,
-        config: InstanceConfig,
-        tokenizer: ModelTokenizer,
-        template: ChatTemplate,
-        authenticator: Authenticator,
-        tls: ServerTls | None = None,
-    ) -> None:
+    def __init__(self, config: InstanceConfig, authenticator: Authenticator, tls: ServerTls | None = None) -> None:
         self.config = config
         self.tls = tls
         self.model_name = served_name(config)
         self.started_unix_s = int(time.time())
         self.max_body_bytes = parse_bytes(config.listen.max_body_bytes)
         self.key_limits = KeyLimits()
-        self.tokenizer = tokenizer
-        self.template = template
         self.authenticator = authenticator
         names = [adapter.name for adapter in config.model.adapters]
         self.engine = EngineClient(
@@ -97,22 +89,6 @@ class ApiService:
         self.metrics = MetricStore(API_METRICS)
         self.preprocessor = Preprocessor(config.preprocess)
         self._show_certificate()
-
-    @classmethod
-    def load(cls, config: InstanceConfig) -> ApiService:
-        """
-        Read keys, certificate, tokenizer and template.
-
-        Raises ConfigError, PermissionMissing, ModelNotFound or WeightsCorrupt.
-        """
-        folder = Path(config.model.path)
-        authenticator = Authenticator.from_file(config.listen.api_key_file)
-        tls = ServerTls.of(config.listen.tls)
-        tokenizer = ModelTokenizer.load(folder)
-        template = ChatTemplate.load(folder, tokenizer.config, tokenizer.special_texts)
-        if template.problem is not None:
-            _log.warning("api.no_chat", reason=template.problem)
-        return cls(config, tokenizer, template, authenticator, tls)
 
     def reconfigure(self, config: InstanceConfig) -> None:
         """
@@ -180,14 +156,6 @@ class ApiService:
         finally:
             reading.cancel()
 
-    def fit(self, prompt: Prompt, spec: GenerationSpec, max_model_len: int) -> Prompt:
-        """Return `prompt` truncated where the policy says so; its text is then that of the tokens left."""
-        num_asked = max(1, spec.min_tokens) if spec.max_tokens is None else spec.max_tokens
-        fitted = self.preprocessor.truncate(prompt, max_model_len - num_asked)
-        if fitted is prompt:
-            return prompt
-        return replace(fitted, text="".join(fitted.pieces) or self.tokenizer.decode(fitted.token_ids))
-
     def check_fields(self, raw: Mapping[str, Any], *kinds: type[msgspec.Struct]) -> None:
         """Raise InvalidRequest for fields that nobody knows, where listen.strict or `strict` of the request is true."""
         if self.config.listen.strict or raw.get("strict") is True:
@@ -205,6 +173,53 @@ class ApiService:
                 openai_code="model_not_found",
             )
         return name
+
+    async def close(self) -> None:
+        """Give back what outlives a request."""
+
+
+class ApiService(FrontService):
+    """What serves ascendd's own engine: texts become token ids here, and tokens texts."""
+
+    def __init__(
+        self,
+        config: InstanceConfig,
+        tokenizer: ModelTokenizer,
+        template: ChatTemplate,
+        authenticator: Authenticator,
+        tls: ServerTls | None = None,
+    ) -> None:
+        super().__init__(config, authenticator, tls)
+        self.tokenizer = tokenizer
+        self.template = template
+
+    @classmethod
+    def load(cls, config: InstanceConfig) -> ApiService:
+        """
+        Read keys, certificate, tokenizer and template.
+
+        Raises ConfigError, PermissionMissing, ModelNotFound or WeightsCorrupt.
+        """
+        folder = Path(config.model.path)
+        authenticator = Authenticator.from_file(config.listen.api_key_file)
+        tls = ServerTls.of(config.listen.tls)
+        tokenizer = ModelTokenizer.load(folder)
+        template = ChatTemplate.load(folder, tokenizer.config, tokenizer.special_texts)
+        if template.problem is not None:
+            _log.warning("api.no_chat", reason=template.problem)
+        return cls(config, tokenizer, template, authenticator, tls)
+
+    async def close(self) -> None:
+        """End the threads of the tokenizer."""
+        self.tokenizer.close()
+
+    def fit(self, prompt: Prompt, spec: GenerationSpec, max_model_len: int) -> Prompt:
+        """Return `prompt` truncated where the policy says so; its text is then that of the tokens left."""
+        num_asked = max(1, spec.min_tokens) if spec.max_tokens is None else spec.max_tokens
+        fitted = self.preprocessor.truncate(prompt, max_model_len - num_asked)
+        if fitted is prompt:
+            return prompt
+        return replace(fitted, text="".join(fitted.pieces) or self.tokenizer.decode(fitted.token_ids))
 
     async def answer(
         self,
@@ -285,6 +300,7 @@ def log_defect(event: str, error: Exception, record: RequestRecord) -> None:
         _log.error(event, request_id=record.request_id, exc_info=error)
 
 
+FRONT: web.AppKey[FrontService] = web.AppKey("front", FrontService)
 SERVICE: web.AppKey[ApiService] = web.AppKey("service", ApiService)
 
 

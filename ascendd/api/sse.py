@@ -60,6 +60,10 @@ class EventStream:
         """Send each of `chunks` as one event, in one write."""
         await self._write(b"".join(b"data: " + _encode(chunk) + b"\n\n" for chunk in chunks))
 
+    async def send_raw(self, data: bytes) -> None:
+        """Send events that another server wrote."""
+        await self._write(data)
+
     async def send_error(self, body: bytes) -> None:
         """Send an error object as the last event; no [DONE] follows, so nobody takes the text for whole."""
         await self._write(b"data: " + body + b"\n\n")

@@ -106,11 +106,23 @@ class ParallelSection(Section, frozen=True):
     devices: list[Annotated[int, Meta(ge=0, le=1023)]] | None = None
 
 
+class VllmSection(Section, frozen=True):
+    """The vLLM that serves instead of the native engine, from a virtual environment of its own."""
+
+    # The folder of that environment; its bin/vllm is what is started.
+    venv: str
+    # unix: a socket in a folder that only the service's user can enter. loopback: for a vLLM without --uds.
+    listen: Literal["unix", "loopback"] = "unix"
+    # Further options of `vllm serve` by their long names without dashes; true stands for an option without a value.
+    args: dict[str, str | int | float | bool] = {}
+
+
 class EngineSection(Section, frozen=True):
     """Batching and KV cache. One of kv_cache_memory, max_num_blocks, gpu_memory_utilization at most; all per device."""
 
-    # native: ascendd's own engine.
-    backend: Literal["native"] = "native"
+    # native: ascendd's own engine. vllm: a `vllm serve` of `engine.vllm`, supervised in its place.
+    backend: Literal["native", "vllm"] = "native"
+    vllm: VllmSection | None = None
     device: DeviceKind = "auto"
     max_num_seqs: Annotated[int, Meta(ge=1, le=65_536)] = 64
     # Tokens in one step; default 512 on a CPU, 2048 elsewhere.

@@ -13,6 +13,7 @@ import msgspec
 
 from ascendd.config.quantity import format_bytes, parse_bytes
 from ascendd.config.schema import InstanceConfig, ListenSection, MetricsSection
+from ascendd.config.vllm_rules import vllm_problems
 
 # No setting makes sense beyond these; the first is held in memory for each open request.
 _MOST_BYTES = {
@@ -122,6 +123,7 @@ def validate(config: InstanceConfig) -> list[ConfigProblem]:
     problems += _adapter_problems(config)
     if config.preprocess.keep_last_tokens is not None and config.preprocess.truncate != "last":
         add("$.preprocess.keep_last_tokens", config.preprocess.keep_last_tokens, "needs truncate: last", "write both")
+    problems += [ConfigProblem(*problem) for problem in vllm_problems(config)]
     problems += _value_problems(config, "$")
     return problems
 

@@ -54,11 +54,11 @@ def parse_arguments(role: Role, argv: Sequence[str]) -> ChildArguments:
     return ChildArguments(args.control_fd, args.listen_fd, args.data_fd, args.stack_fd)
 
 
-def die_with_parent() -> None:
-    """Have the kernel kill this process when the thread that started it ends; exits if that already happened."""
+def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel send `number` when the thread that started this process ends; exits if that already happened."""
     parent = os.getppid()
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:  # died before prctl; a death even earlier shows as EOF on the control link
         os._exit(0)
 

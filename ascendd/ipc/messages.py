@@ -170,6 +170,7 @@ class MetricsSnapshot(Message, frozen=True, tag="metrics_snapshot"):
 
     samples: list[Sample]
     unix_time_s: float
+    foreign: bytes = b""
 
 
 # --- control link, child -> supervisor ---------------------------------------------------------------------------
@@ -229,6 +230,12 @@ class Stats(Message, frozen=True, tag="stats"):
     """Running totals of this process since it started; sent once a second and at every return to idle."""
 
     samples: list[Sample]
+
+
+class ForeignMetrics(Message, frozen=True, tag="foreign_metrics"):
+    """Metrics of an engine that counts by itself, in Prometheus' text format, to be shown as they are."""
+
+    text: bytes
 
 
 class SelfTestDone(Message, frozen=True, tag="self_test_done"):
@@ -312,6 +319,10 @@ class EngineHello(Message, frozen=True, tag="engine_hello"):
     block_size: int
     max_num_seqs: int
     adapters: tuple[str, ...] = ()
+    # Where requests are sent to over HTTP, `unix:PATH` or `http://127.0.0.1:PORT`, and its key; empty where they are
+    # given over this link.
+    upstream: str = ""
+    upstream_key: str = ""
 
 
 class AdapterResult(Message, frozen=True, tag="adapter_result"):
@@ -371,7 +382,7 @@ class SequenceFailed(Message, frozen=True, tag="sequence_failed"):
 
 ControlMessage = Union[
     Configure, AttachPeer, SetLimits, EngineState, RunSelfTest, Drain, Hold, Reconfigure, InjectFault, Shutdown,
-    MetricsSnapshot, Hello, Progress, Ready, Heartbeat, Stats, SelfTestDone, Drained, ChildFault,
+    MetricsSnapshot, Hello, Progress, Ready, Heartbeat, Stats, ForeignMetrics, SelfTestDone, Drained, ChildFault,
 ]  # fmt: skip
 DataMessage = Union[
     AddSequence, AbortSequences, LoadAdapter, UnloadAdapter, Probe,

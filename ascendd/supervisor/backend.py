@@ -9,10 +9,11 @@ to tell goes over that link, in the same messages for every backend, so nothing 
     progress         Heartbeat once a second: the step, how long it has run, what runs and what waits
     death            ChildFault with the cause that its log or its own error showed, then the exit status
     drain            the API finishes its requests; then Shutdown, at which the process leaves with all it started
-    metrics          Stats with totals since its start
+    metrics          Stats with totals since its start, and ForeignMetrics for families of the engine's own
     bounds, probe    EngineHello and ProbeDone on the data link to the API, whose end tells the API of a death
 
-The native engine speaks this itself.
+The native engine speaks this itself. Another engine gets a keeper: a small process that starts the engine in its own
+process group, reads its log and its metrics, and speaks for it (`ascendd/vllm`).
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class EngineBackend(Protocol):
 # By the name in `engine.backend`. A backend is imported once it is asked for.
 _BACKENDS = {
     "native": "ascendd.supervisor.native_backend",
+    "vllm": "ascendd.supervisor.vllm_backend",
 }
 
 

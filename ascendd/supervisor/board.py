@@ -51,6 +51,8 @@ class StatsBoard:
         self._hastened: dict[str, _Hastened] = {}
         self._cpu_s: dict[tuple[str, int], float] = {}
         self._told_at_s: dict[str, float] = {}
+        # Pages of engines that count by themselves, by role.
+        self._foreign: dict[str, bytes] = {}
         self._last_line: tuple[float, tuple[int, ...]] = (self._clock(), (0, 0))
 
     def take(self, role: Role, stats: Stats) -> None:
@@ -58,10 +60,15 @@ class StatsBoard:
         self._accumulator.update(role.value, stats.samples)
         self._told_at_s[role.value] = self._clock()
 
+    def take_foreign(self, role: Role, text: bytes) -> None:
+        """Take the page of a child's engine that counts by itself; its counters start anew with the next one."""
+        self._foreign[role.value] = text
+
     def child_ended(self, role: Role) -> None:
         """Keep the counts of a child that ended and forget its gauges."""
         self._accumulator.retire(role.value)
         self._told_at_s.pop(role.value, None)
+        self._foreign.pop(role.value, None)
         self._store.remove("ascendd_stats_age_seconds", (role.value,))
         self._store.remove("ascendd_process_resident_memory_bytes", (role.value,))
         self._store.remove("ascendd_process_private_memory_bytes", (role.value,))
@@ -196,4 +203,4 @@ class StatsBoard:
         for role, told_at_s in self._told_at_s.items():
             self._store.set("ascendd_stats_age_seconds", now_s - told_at_s, (role,))
         self._accumulator.update(_SUPERVISOR, self._store.samples())
-        return MetricsSnapshot(self._accumulator.merged(), time.time())
+        return MetricsSnapshot(self._accumulator.merged(), time.time(), b"".join(self._foreign.values()))

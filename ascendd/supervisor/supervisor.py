@@ -188,6 +188,8 @@ class Supervisor:
                 child.heartbeat = message
             case msg.Stats():
                 self._run.board.take(child.role, message)
+            case msg.ForeignMetrics(text):
+                self._run.board.take_foreign(child.role, text)
             case msg.SelfTestDone():
                 self._readiness.on_self_test(message)
             case msg.Drained(num_aborted):

@@ -128,8 +128,8 @@ def _serve(arguments: ChildArguments, channel: BlockingChannel[ControlMessage]) 
             channel.send(Heartbeat())
             due_s = now_s + _HEARTBEAT_S
         match channel.recv(max(0.0, due_s - now_s)):
-            case MetricsSnapshot(samples, unix_time_s):
-                exposition.replace(samples, max(0.0, time.time() - unix_time_s))
+            case MetricsSnapshot(samples, unix_time_s, foreign):
+                exposition.replace(samples, max(0.0, time.time() - unix_time_s), foreign)
             case Shutdown():
                 with contextlib.suppress(OSError):
                     listener.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,6 +22,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SNAPSHOT_AGE = "ascendd_snapshot_age_seconds"
 _STATS_AGE = "ascendd_stats_age_seconds"
 _REFUSED = "ascendd_scrapes_refused_total"
+_FAMILY = re.compile(rb"^# TYPE (\S+)", re.MULTILINE)
 
 
 class Exposition:
@@ -34,13 +36,14 @@ class Exposition:
         self._model_name = model_name
         self._samples: Sequence[Sample] = ()
         self._received_at_s: float | None = None
+        self._foreign = b""
         self._rendered: bytes | None = None
         self._lock = threading.Lock()
 
-    def replace(self, samples: Sequence[Sample], age_s: float = 0.0) -> None:
-        """Show `samples` from now on; they were `age_s` seconds old when they came."""
+    def replace(self, samples: Sequence[Sample], age_s: float = 0.0, foreign: bytes = b"") -> None:
+        """Show `samples` and the text of `foreign` from now on; they were `age_s` seconds old when they came."""
         with self._lock:
-            self._samples, self._rendered = samples, None
+            self._samples, self._foreign, self._rendered = samples, foreign, None
             self._received_at_s = time.monotonic() - age_s
 
     def render(self, num_refused: int = 0) -> bytes:
@@ -52,7 +55,9 @@ class Exposition:
             age_s = time.monotonic() - self._received_at_s
             if self._rendered is None:
                 fixed = [sample for sample in self._samples if sample.name != _STATS_AGE]
-                self._rendered = _text(families(fixed, self._model_name))
+                # What an engine tells under a name of its own is shown, not what we would tell under it.
+                told = frozenset(_FAMILY.findall(self._foreign))
+                self._rendered = _text(families(fixed, self._model_name, told)) + self._foreign
             page, samples = self._rendered, self._samples
         own.append(Sample(_SNAPSHOT_AGE, age_s, ()))
         own += [
@@ -76,15 +81,15 @@ def _text(families_: Iterable[Metric]) -> bytes:
     return generate_latest(registry)
 
 
-def families(samples: Iterable[Sample], model_name: str) -> Iterator[Metric]:
-    """Yield one family per metric among `samples`, then the aliases, which carry vLLM's labels too."""
+def families(samples: Iterable[Sample], model_name: str, told: frozenset[bytes] = frozenset()) -> Iterator[Metric]:
+    """Yield a family per metric among `samples`, then the aliases not `told` elsewhere, which carry vLLM's labels."""
     by_name = {
         name: list(group) for name, group in itertools.groupby(sorted(samples, key=_name), key=_name) if name in SPECS
     }
     for name, group in by_name.items():
         yield _family(SPECS[name], group)
     for alias in ALIASES:
-        if alias.source in by_name:
+        if alias.source in by_name and alias.name.encode() not in told:
             yield _family(alias_spec(alias), _narrow(alias, by_name[alias.source]), (model_name, ENGINE_INDEX))
 
 

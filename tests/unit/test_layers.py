@@ -28,6 +28,7 @@ LEVELS = {
     "ascendd.device": 3, "ascendd.artefact": 3, "ascendd.grammar": 3,
     "ascendd.instances": 3,
     "ascendd.engine": 4, "ascendd.api": 4, "ascendd.bench": 4, "ascendd.gateway": 4,
+    "ascendd.vllm": 4,
     "ascendd.supervisor": 5,
     "ascendd.checks": 6, "ascendd.installer": 6, "ascendd.cli": 6,
 }  # fmt: skip
