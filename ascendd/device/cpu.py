@@ -104,7 +104,8 @@ class CpuDevice(Device):
         if native_library() is None:
             raise ConfigInvalid(
                 f"$.engine.weight_dtype = {name}: this installation has no native kernels for it; write auto, or "
-                "install ascendd where a C compiler is, on a core with AVX2 or NEON"
+                "install ascendd (again, if its kernels are of another version) where a C compiler is, on a core with "
+                "AVX2 or NEON"
             )
         self._weight_dtype = getattr(torch, name)
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,11 +22,13 @@ from ascendd.device.base import AttentionContext, KernelShapes, KVCacheSpec, Pre
 from ascendd.device.cpu import CpuDevice
 from ascendd.device.kernels import native_library as library_module
 from ascendd.device.kernels.native import NativeKernels, suits
-from ascendd.device.kernels.native_library import LIBRARY, native_library
+from ascendd.device.kernels.native_library import ABI, native_library
 from ascendd.device.kernels.native_linear import NativeLinear
 from ascendd.device.kernels.reference import ReferenceKernels
+from ascendd.errors import ConfigInvalid
 
 ROOT = Path(__file__).parents[2]
+ABI_FINGERPRINTS = {2: "fc229959ada8d5c3"}
 # Largest difference, relative to the largest output.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.int8: 3e-2}
 SHAPES = KernelShapes("float32", 64, 128, 4, 2, 16, 16, 1e-5, 16)
@@ -34,11 +39,12 @@ common = settings(
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
-    """Compile where that was not done at the installation; a compiler is all that it takes."""
-    if not LIBRARY.exists():
+    """Compile where the installation did not, or for another ABI; a compiler is all that it takes."""
+    if native_library() is None:
         if shutil.which("cc") is None and shutil.which("gcc") is None:
             pytest.skip("no C compiler")
-        subprocess.run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=ROOT, check=True)
+        build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace", "--force"]
+        subprocess.run(build, cwd=ROOT, check=True)
         native_library.cache_clear()
     assert native_library() is not None
 
@@ -181,6 +187,57 @@ def test_the_structures_agree_with_the_header() -> None:
     assert ctypes.sizeof(library_module.PackedCall) == 6 * 8
     assert ctypes.sizeof(library_module.AttentionCall) == 15 * 8
     assert ctypes.sizeof(library_module.StoreCall) == 11 * 8
+
+
+def test_the_abi_number_stands_for_what_is_called() -> None:
+    """A changed structure or exported function without a new ABI number would let an old library be called."""
+    calls, native = ((ROOT / "ascendd/device/kernels/csrc" / name).read_text() for name in ("calls.h", "native.c"))
+    parts = re.findall(r"typedef struct \{.*?\} \w+;", calls, re.DOTALL)[:-1]  # the last is the library's own
+    parts += re.findall(r"^EXPORT [^{]*", native, re.MULTILINE)
+    plain = "".join(re.sub(r"/\*.*?\*/|\s", "", part, flags=re.DOTALL) for part in parts)
+
+    library = native_library()
+    assert library is not None
+    assert library.ascendd_abi() == ABI
+    assert f"#define ABI {ABI}\n" in calls
+    assert hashlib.sha256(plain.encode()).hexdigest()[:16] == ABI_FINGERPRINTS[ABI], (
+        "raise ABI in calls.h and native_library.py, and give the new number this fingerprint"
+    )
+
+
+def compiled(source: str, to: Path) -> Path:
+    """A library of one C file."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    assert compiler is not None
+    subprocess.run([compiler, "-shared", "-fPIC", "-x", "c", "-", "-o", str(to)], input=source.encode(), check=True)
+    return to
+
+
+@pytest.mark.parametrize(("source", "found"), [("int ascendd_abi(void) { return 99; }", "99"), ("int nothing;", "1")])
+def test_a_library_of_another_abi_is_left_alone(
+    source: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stale library is told with its path, both numbers and what to do, and torch computes instead."""
+    stale, lines = compiled(source, tmp_path / "libcpukernels.so"), []
+    monkeypatch.setattr(library_module, "LIBRARY", stale)
+    monkeypatch.setattr(
+        library_module.log, "get_logger",
+        lambda _: SimpleNamespace(warning=lambda event, **facts: lines.append((event, facts))),
+    )  # fmt: skip
+    native_library.cache_clear()
+    try:
+        assert native_library() is None
+        assert not suits(SHAPES)
+        assert torch.equal(CpuDevice().pack_linear(torch.eye(8), None)(torch.eye(8)), torch.eye(8))
+        with pytest.raises(ConfigInvalid, match="again, if its kernels are of another version"):
+            CpuDevice().use_weight_dtype("int8")
+    finally:
+        native_library.cache_clear()
+
+    ((event, facts),) = lines
+    assert event == "device.native_kernels_off"
+    assert facts["reason"] == f"{stale} was compiled for ABI {found} of the kernels, and this ascendd calls ABI {ABI}"
+    assert "Install ascendd again" in facts["remedy"]
 
 
 @pytest.mark.parametrize("weight_dtype", ["auto", "float16", "int8"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes
 import os
 from functools import cache
@@ -11,6 +12,8 @@ import torch
 
 from ascendd.telemetry import log
 
+# ABI of csrc/calls.h. A library of another would be called with structures that it reads as something else.
+ABI = 2
 LIBRARY = Path(__file__).with_name("libcpukernels.so")
 # 0 turns native kernels off, 1 allows AVX2 or NEON, 2 AVX-512 as well; for comparison of one with another.
 LEVEL_VARIABLE = "ASCENDD_NATIVE_LEVEL"
@@ -18,6 +21,10 @@ LEVEL_NAMES = {0: "none", 1: "AVX2 or NEON", 2: "AVX-512"}
 FORMATS = {torch.float32: 0, torch.float16: 1, torch.int8: 2, torch.bfloat16: 3}
 PANEL = 16
 FEATURES_AT_ONCE = 4 * PANEL
+_REMEDY = (
+    "Install ascendd again where a C compiler is (in a checkout: make venv, or pip install --editable .); until then "
+    "torch computes, with equal results and more slowly."
+)
 
 _POINTER, _INT64, _INT32, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
 _ARGUMENTS: dict[str, list[type]] = {
@@ -61,10 +68,15 @@ class StoreCall(ctypes.Structure):
     )  # fmt: skip
 
 
+class _Unusable(Exception):
+    """A library that is there and must not be called; says why and what to do."""
+
+
 @cache
 def native_library() -> ctypes.CDLL | None:
     """
-    Return the library with a set of kernels chosen that this core runs, or None: not compiled, or for no such core.
+    Return the library with a set of kernels chosen that this core runs, or None: not compiled, of another version of
+    ascendd, or for no such core. Without it the torch forms compute the same, more slowly.
 
     torch has been imported by then, whose OpenMP the library uses; where that is not to be seen it does not load.
     """
@@ -72,11 +84,19 @@ def native_library() -> ctypes.CDLL | None:
         return None
     try:
         library = ctypes.CDLL(str(LIBRARY), mode=os.RTLD_NOW)
+        _check_abi(library)
         for name, arguments in _ARGUMENTS.items():
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, None
         level = library.ascendd_choose(int(os.environ.get(LEVEL_VARIABLE, "2")))
-    except (OSError, AttributeError, ValueError) as error:
-        log.get_logger("device").warning("device.native_kernels_off", reason=str(error))
+    except (OSError, AttributeError, ValueError, _Unusable) as error:
+        log.get_logger("device").warning("device.native_kernels_off", reason=str(error), remedy=_REMEDY)
         return None
     return library if level else None
+
+
+def _check_abi(library: ctypes.CDLL) -> None:
+    found = library.ascendd_abi() if hasattr(library, "ascendd_abi") else 1  # before there was a number
+    if found != ABI:
+        _ctypes.dlclose(library._handle)  # else the same path, compiled again, would be this one for the process
+        raise _Unusable(f"{LIBRARY} was compiled for ABI {found} of the kernels, and this ascendd calls ABI {ABI}")

@@ -3,6 +3,9 @@
 #define ASCENDD_CALLS_H
 #include <stdint.h>
 
+/* What native_library.py must agree with: raised at every change of a structure or of an exported function. */
+#define ABI 2
+
 #define PANEL 16          /* output features that lie side by side in packed weights */
 #define PROMPT_ROWS 48    /* rows of attention that a piece of work holds: heads of one group at some positions */
 #define PANELS_AT_ONCE 4  /* their number is a multiple of this, the last ones filled up with zeros */

@@ -17,6 +17,8 @@ extern const kernel_table neon_table;
 
 static const kernel_table *table;
 
+EXPORT int ascendd_abi(void) { return ABI; }
+
 /* Choose the widest instruction set, or `most` where that is less (1: AVX2 or NEON, 2: AVX-512); 0 where none fits. */
 EXPORT int ascendd_choose(int most) {
     table = 0;
