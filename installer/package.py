@@ -17,7 +17,7 @@ from ascendd.errors import AscenddError
 from .bundle import read_bundle
 from .host import LOG_FOLDER, Host, bundle_folder
 from .releases import Releases
-from .steps.units import stop_patterns
+from .steps.units import remove_enabled_links, stop_patterns
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -55,6 +55,7 @@ def _remove(host: Host) -> None:
         subprocess.run(["systemctl", "stop", *stop_patterns(units)], timeout=600, check=False, capture_output=True)
     # Disabling a template disables its instances; it works without a running systemd, too.
     subprocess.run(["systemctl", "disable", "--quiet", *units], timeout=60, check=False, capture_output=True)
+    remove_enabled_links(host, units)
     releases.remove_all()
 
 

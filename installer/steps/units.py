@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fnmatch
+import shlex
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Sequence
+from typing import Dict, List, Sequence, Tuple
 
 from ..action import Action, Command, RestoreFiles, WriteFile
 from ..bundle import Bundle
@@ -56,16 +60,18 @@ class Units(Step):
 
     def undo(self, host: Host, state: InstallState) -> Sequence[Action]:
         """Stop what runs, put the files back; folders with models, keys or logs in them stay."""
-        if not host.has_systemd:
-            return (RestoreFiles(),)
-        reload = Command(("systemctl", "daemon-reload"))
-        if not state.was_absent(self.id):
-            return (RestoreFiles(), reload)
         units = [Path(path).name for path in self._files() if Path(path).parent == Path(_UNITS)]
-        # Disabling a template disables its instances, whose links would lead nowhere.
+        was_absent = state.was_absent(self.id)
+        links = (RemoveEnabledLinks(tuple(units)),) if was_absent else ()
+        if not host.has_systemd:
+            return (*links, RestoreFiles())
+        reload = Command(("systemctl", "daemon-reload"))
+        if not was_absent:
+            return (RestoreFiles(), reload)
         return (
             Command(("systemctl", "stop", *stop_patterns(units)), _STOPPED, limit_s=300.0),
             Command(("systemctl", "disable", "--quiet", *units), _STOPPED),
+            *links,
             RestoreFiles(),
             reload,
         )
@@ -86,6 +92,41 @@ class Units(Step):
 
     def _is_same(self, host: Host, path: str, source: str) -> bool:
         return host.files.read_optional(path) == self._bundle.read(source)
+
+
+@dataclass(frozen=True)
+class RemoveEnabledLinks(Action):
+    """
+    The links by which units and instances were enabled, which would lead nowhere.
+
+    systemctl removes those that [Install] names; here go those of an earlier release's [Install] and of a systemd that
+    does not run, too.
+    """
+
+    units: Tuple[str, ...]
+
+    def show(self, host: Host) -> str:
+        """Return the command that finds them."""
+        names = " -o ".join(f"-name {shlex.quote(unit.replace('@.', '@*.'))}" for unit in self.units)
+        folders = "-path '*.wants/*' -o -path '*.requires/*'"
+        return f"find {host.real(_UNITS)} -mindepth 2 -maxdepth 2 -type l \\( {folders} \\) \\( {names} \\) -delete"
+
+    def perform(self, host: Host, state: InstallState, step_id: str) -> None:
+        """Remove them, and the folders that they leave empty."""
+        remove_enabled_links(host, self.units)
+
+
+def remove_enabled_links(host: Host, units: Sequence[str]) -> None:
+    """Remove the links in *.wants and *.requires that are named as one of these units or an instance of it."""
+    patterns = [unit.replace("@.", "@*.") for unit in units]
+    for path in sorted(Path(host.real(_UNITS)).glob("*.*/*")):
+        is_ours = any(fnmatch.fnmatchcase(path.name, pattern) for pattern in patterns)
+        if not (is_ours and path.is_symlink() and path.parent.suffix in (".wants", ".requires")):
+            continue
+        host.log(f"remove {path}")
+        path.unlink()
+        with contextlib.suppress(OSError):
+            path.parent.rmdir()
 
 
 def stop_patterns(units: Sequence[str]) -> List[str]:

@@ -30,10 +30,22 @@ def killed(host, half: str, kill_at: int) -> bool:
     return died
 
 
+def lacking(host):
+    """The same host with work for the step of the operating system's packages."""
+    host.take_tools("lspci", "ifconfig", "python3.11")
+    host.add_os_packages(
+        lspci="pciutils-3.9.0-1.oe2403.x86_64.rpm",
+        ifconfig="net-tools-2.10-3.oe2403.x86_64.rpm",
+        python3_11="python3-3.11.6-2.oe2403.x86_64.rpm",
+    )
+    return host
+
+
 def kill_at_saves(make_host, half: str, stride: int) -> int:
     """Kill one run at each of these saves and compare its end with that of a run without a death; return how many."""
     undisturbed = make_host("undisturbed")
     undisturbed.install()
+    assert any(call.startswith("dnf install") for call in undisturbed.calls) == ("os" in os.listdir(undisturbed.media))
     wanted = undisturbed.tree()
     num_tried = 0
     for kill_at in range(1, 1000, stride):
@@ -45,6 +57,7 @@ def kill_at_saves(make_host, half: str, stride: int) -> int:
     return num_tried
 
 
+@pytest.mark.timeout(600)  # Dozens of runs in a row: seconds on a quiet machine.
 @pytest.mark.parametrize("half", ["apply", "resume"])
 def test_killed_at_some_saves(make_host, half: str) -> None:
     """Wherever the run dies, `resume` reaches the same tree and the same state; every seventh save."""
@@ -52,10 +65,14 @@ def test_killed_at_some_saves(make_host, half: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("half", ["apply", "resume"])
-def test_killed_at_every_save(make_host, half: str) -> None:
-    """The same at every save of the state: each begin of a step, each end, and each file and command between."""
-    assert kill_at_saves(make_host, half, 1) >= 15
+@pytest.mark.parametrize("is_bare", [False, True], ids=["equipped", "bare"])
+def test_killed_at_every_save(make_host, half: str, is_bare: bool) -> None:
+    """The same at every save of the state, also where packages of the operating system are installed on the way."""
+    make = (lambda name: lacking(make_host(name))) if is_bare else make_host
+
+    assert kill_at_saves(make, half, 1) >= 15
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -57,6 +57,28 @@ def test_operators_files_stay(host) -> None:
     assert not (host.root / "etc/ascendd/keys").exists()
 
 
+@pytest.mark.parametrize("has_systemd", [True, False], ids=["booted", "image"])
+def test_links_of_enabled_instances_go(host, has_systemd: bool) -> None:
+    """No link of an enabled unit or instance leads nowhere afterwards; links of others, and their folders, stay."""
+    wants = host.root / "etc/systemd/system/multi-user.target.wants"
+    wants.mkdir(parents=True)
+    (wants / "cron.service").symlink_to("/lib/systemd/system/cron.service")
+    if not has_systemd:
+        (host.root / "run/systemd/system").rmdir()
+    before = host.tree(with_state=False)
+    host.install()
+    for folder, name, unit in (
+        ("multi-user.target.wants", "ascendd@qwen2.service", "ascendd@.service"),
+        ("multi-user.target.wants", "ascendd-gateway.service", "ascendd-gateway.service"),
+        ("sockets.target.wants", "ascendd@qwen2.socket", "ascendd@.socket"),
+    ):
+        (host.root / "etc/systemd/system" / folder).mkdir(exist_ok=True)
+        (host.root / "etc/systemd/system" / folder / name).symlink_to(f"/etc/systemd/system/{unit}")
+    assert host.run("uninstall", "--yes") == 0, host.output
+
+    assert host.tree(with_state=False) == before
+
+
 def test_nothing_to_uninstall(host) -> None:
     """On a host that it never touched uninstall says so and leaves no trace."""
     before = host.tree()
