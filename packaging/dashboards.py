@@ -16,6 +16,9 @@ from typing import Any
 
 HOST = 'job=~"$job",instance=~"$instance"'
 WIDTH, HEIGHT = 12, 8
+CHIP = "{{instance}} NPU {{npu}} chip {{chip}}"
+# The metric that every target of a dashboard has, from which its choices come; the exporter has no instance.
+CHOSEN_BY = {"chips": "ascendd_chips_readable"}
 
 
 @dataclass(frozen=True)
@@ -176,6 +179,52 @@ DASHBOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
             ),
         ),
     ),
+    "chips": (
+        "ascendd: chips",
+        (
+            Panel(
+                "Healthy",
+                "none",
+                ((CHIP, "ascendd_chip_healthy{%s}"),),
+                "1 where npu-smi calls the chip OK. The alert is at 0.",
+            ),
+            Panel("Cores in use", "percentunit", ((CHIP, "ascendd_chip_utilization_ratio{%s}"),), "Share of the time."),
+            Panel(
+                "Memory",
+                "percentunit",
+                ((CHIP, "ascendd_chip_memory_used_bytes{%s} / ascendd_chip_memory_bytes{%s}"),),
+                "HBM in use. The daemon takes its share at the start and keeps it.",
+            ),
+            Panel("Temperature", "celsius", ((CHIP, "ascendd_chip_temperature_celsius{%s}"),), "As npu-smi prints it."),
+            Panel(
+                "Power",
+                "watt",
+                ((CHIP, "ascendd_chip_power_watts{%s}"), ("all", "sum(ascendd_chip_power_watts{%s})")),
+                "Of each chip, and of all together.",
+            ),
+            Panel(
+                "Chips that are there",
+                "none",
+                (("{{instance}}", "ascendd_chips{%s}"), ("{{instance}} readable", "ascendd_chips_readable{%s}")),
+                "A chip that falls off the bus is missing here.",
+            ),
+            Panel(
+                "Reading npu-smi",
+                "s",
+                (
+                    ("{{instance}} took", "ascendd_chip_read_seconds{%s}"),
+                    ("{{instance}} age", "ascendd_snapshot_age_seconds{%s}"),
+                ),
+                "Both grow when a chip hangs.",
+            ),
+            Panel(
+                "Instances",
+                "none",
+                (("{{name}}", "ascendd_instance_listening{%s}"),),
+                "1 while an instance of the host answers its control socket.",
+            ),
+        ),
+    ),
     "incidents": (
         "ascendd: incidents",
         (
@@ -238,6 +287,7 @@ DASHBOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
 def dashboard(name: str) -> dict[str, Any]:
     """Return the dashboard `name` as Grafana imports it."""
     title, panels = DASHBOARDS[name]
+    told_by = CHOSEN_BY.get(name, "ascendd_build_info")
     return {
         "uid": f"ascendd-{name}",
         "title": title,
@@ -249,8 +299,8 @@ def dashboard(name: str) -> dict[str, Any]:
         "templating": {
             "list": [
                 {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data source"},
-                _choice("job", "label_values(ascendd_build_info, job)"),
-                _choice("instance", 'label_values(ascendd_build_info{job=~"$job"}, instance)'),
+                _choice("job", f"label_values({told_by}, job)"),
+                _choice("instance", f'label_values({told_by}{{job=~"$job"}}, instance)'),
             ]
         },
         "panels": [_panel(number, panel) for number, panel in enumerate(panels)],

@@ -42,6 +42,7 @@ VERBS = (
     "chat",
     "gateway",
     "route",
+    "exporter",
 )
 
 COMPLETE_VARIABLE = "_ASCENDD_COMPLETE"

@@ -47,6 +47,7 @@ class NpuChip:
     memory_used_mb: Optional[int]
     memory_total_mb: Optional[int]
     has_hbm_column: bool
+    utilization_percent: Optional[int] = None
 
     @property
     def label(self) -> str:
@@ -158,6 +159,7 @@ def _chip(group: List[str], first_header: List[List[str]], second_header: List[L
         memory_used_mb=memory_used,
         memory_total_mb=memory_total,
         has_hbm_column=any("HBM-Usage(MB)" in cell for cell in second_header),
+        utilization_percent=_whole(second.get("AICore(%)", second.get("NPU-Util(%)"))),
     )
 
 

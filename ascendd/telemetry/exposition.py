@@ -16,7 +16,8 @@ from prometheus_client.registry import Collector
 from ascendd.ipc.messages import Sample
 from ascendd.telemetry.buckets import narrowed
 from ascendd.telemetry.compatibility import ALIASES, COMMON_LABELS, ENGINE_INDEX, Alias
-from ascendd.telemetry.metrics import SPECS, MetricKind, MetricSpec
+from ascendd.telemetry.metric_spec import MetricKind, MetricSpec
+from ascendd.telemetry.metrics import SPECS
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SNAPSHOT_AGE = "ascendd_snapshot_age_seconds"

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ascendd.ipc.messages import Sample
-from ascendd.telemetry.metrics import SPECS, MetricKind, MetricSpec
+from ascendd.telemetry.metric_spec import MetricKind, MetricSpec
+from ascendd.telemetry.metrics import SPECS
 
 _Key = tuple[str, tuple[str, ...]]
 

@@ -9,7 +9,6 @@ telemetry.compatibility. docs/METRICS.md is the contract for readers; a test hol
 from __future__ import annotations
 
 import bisect
-import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -24,33 +23,8 @@ from ascendd.telemetry.buckets import (
     VLLM_TOKEN_BUCKETS,
     union,
 )
-
-
-class MetricKind(enum.Enum):
-    """How a metric behaves over time and over restarts."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-
-
-@dataclass(frozen=True)
-class MetricSpec:
-    """One metric: its full name with the unit in it, what it tells, its label names, and bounds for a histogram."""
-
-    name: str
-    kind: MetricKind
-    help: str
-    labels: tuple[str, ...] = ()
-    buckets: tuple[float, ...] = ()
-
-
-def _counter(name: str, help_text: str, *labels: str) -> MetricSpec:
-    return MetricSpec(name, MetricKind.COUNTER, help_text, labels)
-
-
-def _gauge(name: str, help_text: str, *labels: str) -> MetricSpec:
-    return MetricSpec(name, MetricKind.GAUGE, help_text, labels)
+from ascendd.telemetry.chip_metrics import CHIP_METRICS, NPU_EXPORTER_METRICS
+from ascendd.telemetry.metric_spec import MetricKind, MetricSpec, counter, gauge
 
 
 def _latency(name: str, help_text: str, also: tuple[float, ...] = ()) -> MetricSpec:
@@ -62,38 +36,38 @@ def _sizes(name: str, help_text: str, bounds: tuple[float, ...]) -> MetricSpec:
 
 
 ENGINE_METRICS = (
-    _gauge("ascendd_engine_sequences_running", "Sequences in the batch of the current step."),
-    _gauge("ascendd_engine_sequences_waiting", "Sequences that wait for a place in the batch."),
-    _gauge("ascendd_engine_kv_blocks", "KV cache blocks that exist."),
-    _gauge("ascendd_engine_kv_blocks_used", "KV cache blocks that belong to a sequence."),
-    _gauge("ascendd_engine_kv_usage_ratio", "Share of the KV cache blocks that belong to a sequence, 0 to 1."),
-    _gauge(
+    gauge("ascendd_engine_sequences_running", "Sequences in the batch of the current step."),
+    gauge("ascendd_engine_sequences_waiting", "Sequences that wait for a place in the batch."),
+    gauge("ascendd_engine_kv_blocks", "KV cache blocks that exist."),
+    gauge("ascendd_engine_kv_blocks_used", "KV cache blocks that belong to a sequence."),
+    gauge("ascendd_engine_kv_usage_ratio", "Share of the KV cache blocks that belong to a sequence, 0 to 1."),
+    gauge(
         "ascendd_engine_kv_fragmentation_ratio",
         "Share of the slots in KV cache blocks that belong to a sequence which hold no token, 0 to 1.",
     ),
-    _counter("ascendd_engine_prompt_tokens_total", "Prompt tokens of the sequences taken in."),
-    _counter("ascendd_engine_generation_tokens_total", "Tokens generated."),
-    _counter("ascendd_engine_preemptions_total", "Sequences put back to waiting because no KV block was free."),
-    _counter("ascendd_engine_prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache."),
-    _counter(
+    counter("ascendd_engine_prompt_tokens_total", "Prompt tokens of the sequences taken in."),
+    counter("ascendd_engine_generation_tokens_total", "Tokens generated."),
+    counter("ascendd_engine_preemptions_total", "Sequences put back to waiting because no KV block was free."),
+    counter("ascendd_engine_prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache."),
+    counter(
         "ascendd_engine_prefix_cache_hits_total", "Prompt tokens found in the prefix cache and not computed again."
     ),
-    _counter("ascendd_engine_steps_total", "Steps run."),
-    _gauge("ascendd_engine_kernel_replaced", "1 where the reference stands in for a fused kernel, else 0.", "kernel"),
-    _gauge("ascendd_engine_graph_buckets", "Batch sizes for which a decode graph is captured; 0 means eager."),
-    _counter("ascendd_engine_graph_replays_total", "Decode steps that were the replay of a graph."),
-    _counter(
+    counter("ascendd_engine_steps_total", "Steps run."),
+    gauge("ascendd_engine_kernel_replaced", "1 where the reference stands in for a fused kernel, else 0.", "kernel"),
+    gauge("ascendd_engine_graph_buckets", "Batch sizes for which a decode graph is captured; 0 means eager."),
+    counter("ascendd_engine_graph_replays_total", "Decode steps that were the replay of a graph."),
+    counter(
         "ascendd_engine_out_of_memory_total",
         "Steps for which the device had no memory, by what was done: shrunk (tried again with half the tokens) or "
         "request_failed (one request that can never fit).",
         "outcome",
     ),
-    _gauge("ascendd_engine_sequence_limit", "Sequences that a batch may have now; self-tuning moves it."),
-    _gauge(
+    gauge("ascendd_engine_sequence_limit", "Sequences that a batch may have now; self-tuning moves it."),
+    gauge(
         "ascendd_engine_prefill_token_limit",
         "Prompt tokens that may join a step in which others decode; self-tuning moves it.",
     ),
-    _gauge("ascendd_engine_step_token_limit", "Tokens that a step may have now; below its maximum after a shortage."),
+    gauge("ascendd_engine_step_token_limit", "Tokens that a step may have now; below its maximum after a shortage."),
     _latency("ascendd_engine_step_duration_seconds", "Time of one step: schedule, execute and update."),
     _sizes("ascendd_engine_step_tokens", "Tokens computed in one step.", VLLM_STEP_TOKEN_BUCKETS),
     _latency(
@@ -125,67 +99,74 @@ API_METRICS = (
     _sizes("ascendd_request_prompt_tokens", "Prompt tokens of a request that ended.", TOKEN_COUNT_BUCKETS),
     _sizes("ascendd_request_generation_tokens", "Tokens generated for a request that ended.", TOKEN_COUNT_BUCKETS),
     _sizes("ascendd_request_choices", "Answers asked for with one request (`n`).", VLLM_CHOICE_BUCKETS),
-    _counter("ascendd_requests_total", "Requests that ended, by the reason they ended for.", "finish_reason"),
-    _counter("ascendd_http_responses_total", "HTTP responses sent.", "route", "status"),
-    _counter("ascendd_preprocess_removed_tokens_total", "Prompt tokens that preprocessing removed, by step.", "step"),
-    _counter("ascendd_request_aborts_total", "Requests given up because their client went away."),
-    _gauge(
+    counter("ascendd_requests_total", "Requests that ended, by the reason they ended for.", "finish_reason"),
+    counter("ascendd_http_responses_total", "HTTP responses sent.", "route", "status"),
+    counter("ascendd_preprocess_removed_tokens_total", "Prompt tokens that preprocessing removed, by step.", "step"),
+    counter("ascendd_request_aborts_total", "Requests given up because their client went away."),
+    gauge(
         "ascendd_tls_certificate_expiry_timestamp_seconds",
         "Unix time at which the served certificate expires; 0 without TLS.",
     ),
 )
 
 SUPERVISOR_METRICS = (
-    _counter("ascendd_child_restarts_total", "Restarts of a child process after it ended unasked.", "role"),
-    _counter("ascendd_child_failures_total", "Unasked ends of a child process, by their class.", "role", "failure"),
-    _counter("ascendd_memory_restarts_total", "Restarts of the engine for want of device memory, KV cache x 0.9 each."),
-    _counter("ascendd_tuning_changes_total", "Changes that self-tuning made, by direction: up or down.", "direction"),
-    _gauge("ascendd_child_up", "1 while the child process is ready, else 0.", "role"),
-    _gauge("ascendd_build_info", "Always 1; the labels tell what runs.", "version", "instance", "model"),
-    _gauge("ascendd_instance_ready", "1 while the instance answers requests, else 0."),
-    _gauge("ascendd_instance_state", "1 for the state the instance is in, 0 for all others.", "state"),
-    _gauge("ascendd_degraded", "1 while the instance serves without this, else 0.", "what"),
-    _gauge("ascendd_stats_age_seconds", "Age of what a process last told of itself; grows when it hangs.", "role"),
-    _gauge("ascendd_check_verdict", "A live check: 0 pass, 1 warning, 2 failure, 3 could not be checked.", "check"),
-    _gauge("ascendd_checks_timestamp_seconds", "Unix time of the last round of live checks."),
-    _gauge("ascendd_process_resident_memory_bytes", "Resident memory of a process.", "role"),
-    _gauge(
+    counter("ascendd_child_restarts_total", "Restarts of a child process after it ended unasked.", "role"),
+    counter("ascendd_child_failures_total", "Unasked ends of a child process, by their class.", "role", "failure"),
+    counter("ascendd_memory_restarts_total", "Restarts of the engine for want of device memory, KV cache x 0.9 each."),
+    counter("ascendd_tuning_changes_total", "Changes that self-tuning made, by direction: up or down.", "direction"),
+    gauge("ascendd_child_up", "1 while the child process is ready, else 0.", "role"),
+    gauge("ascendd_build_info", "Always 1; the labels tell what runs.", "version", "instance", "model"),
+    gauge("ascendd_instance_ready", "1 while the instance answers requests, else 0."),
+    gauge("ascendd_instance_state", "1 for the state the instance is in, 0 for all others.", "state"),
+    gauge("ascendd_degraded", "1 while the instance serves without this, else 0.", "what"),
+    gauge("ascendd_stats_age_seconds", "Age of what a process last told of itself; grows when it hangs.", "role"),
+    gauge("ascendd_check_verdict", "A live check: 0 pass, 1 warning, 2 failure, 3 could not be checked.", "check"),
+    gauge("ascendd_checks_timestamp_seconds", "Unix time of the last round of live checks."),
+    gauge("ascendd_process_resident_memory_bytes", "Resident memory of a process.", "role"),
+    gauge(
         "ascendd_process_private_memory_bytes",
         "Anonymous memory of a process, read once a minute, without the KV cache of a CPU, which comes with first use.",
         "role",
     ),
-    _gauge(
+    gauge(
         "ascendd_process_memory_growth_bytes_per_hour",
         "Slope of the private memory of a process over the last hours; there after the first.",
         "role",
     ),
-    _counter("ascendd_process_cpu_seconds_total", "CPU time used by the processes of a role.", "role"),
+    counter("ascendd_process_cpu_seconds_total", "CPU time used by the processes of a role.", "role"),
 )
 
 GATEWAY_METRICS = (
-    _counter("ascendd_gateway_requests_total", "Requests answered, by rule, instance and status.",
+    counter("ascendd_gateway_requests_total", "Requests answered, by rule, instance and status.",
              "rule", "target", "status"),
-    _counter("ascendd_gateway_rule_matches_total", "Requests that a rule chose for (live), or would have (dry_run).",
+    counter("ascendd_gateway_rule_matches_total", "Requests that a rule chose for (live), or would have (dry_run).",
              "rule", "mode"),
-    _counter("ascendd_gateway_fallbacks_total", "Attempts given up for the next instance, by why: down or full.",
+    counter("ascendd_gateway_fallbacks_total", "Attempts given up for the next instance, by why: down or full.",
              "target", "reason"),
-    _counter("ascendd_gateway_loads_total", "Starts and stops of instances on demand: load or unload.",
+    counter("ascendd_gateway_loads_total", "Starts and stops of instances on demand: load or unload.",
              "target", "action"),
-    _gauge("ascendd_gateway_instance_up", "1 while the instance answers its readiness path, else 0.", "target"),
-    _gauge("ascendd_gateway_open_requests", "Requests passed to the instance that have not ended.", "target"),
-    _gauge("ascendd_gateway_outstanding_tokens", "Prompt tokens and max_tokens of those, by estimate.", "target"),
+    gauge("ascendd_gateway_instance_up", "1 while the instance answers its readiness path, else 0.", "target"),
+    gauge("ascendd_gateway_open_requests", "Requests passed to the instance that have not ended.", "target"),
+    gauge("ascendd_gateway_outstanding_tokens", "Prompt tokens and max_tokens of those, by estimate.", "target"),
     _latency("ascendd_gateway_request_duration_seconds", "Time from the receipt of a request to its answer's end."),
 )  # fmt: skip
 
-LOG_METRICS = (_counter("ascendd_log_lines_dropped_total", "Lines that log.file did not take, as on a full disk."),)
+LOG_METRICS = (counter("ascendd_log_lines_dropped_total", "Lines that log.file did not take, as on a full disk."),)
 
 EXPORTER_METRICS = (
-    _gauge("ascendd_snapshot_age_seconds", "Age of the figures on this page; grows when the supervisor hangs."),
-    _counter("ascendd_scrapes_refused_total", "Requests to this page answered 429, beyond metrics.max_scrapes_per_s."),
+    gauge("ascendd_snapshot_age_seconds", "Age of the figures on this page; grows when the supervisor hangs."),
+    counter("ascendd_scrapes_refused_total", "Requests to this page answered 429, beyond metrics.max_scrapes_per_s."),
 )
 
 METRICS: tuple[MetricSpec, ...] = (
-    ENGINE_METRICS + API_METRICS + SUPERVISOR_METRICS + GATEWAY_METRICS + LOG_METRICS + EXPORTER_METRICS
+    ENGINE_METRICS
+    + API_METRICS
+    + SUPERVISOR_METRICS
+    + GATEWAY_METRICS
+    + CHIP_METRICS
+    + NPU_EXPORTER_METRICS
+    + LOG_METRICS
+    + EXPORTER_METRICS
 )
 SPECS: dict[str, MetricSpec] = {spec.name: spec for spec in METRICS}
 

@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from ascendd.telemetry.compatibility import ALIASES, COMMON_LABELS
-from ascendd.telemetry.metrics import SPECS, MetricKind
+from ascendd.telemetry.metric_spec import MetricKind
+from ascendd.telemetry.metrics import SPECS
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "packaging/prometheus/ascendd-alerts.yml"
@@ -45,7 +46,7 @@ def exposed() -> dict[str, set[str]]:
 def unknown_words(expression: str) -> set[str]:
     """Return the metrics and labels in a PromQL `expression` that nothing exposes."""
     series = exposed()
-    names = set(re.findall(r"\b(?:up\b|ascendd[_:][\w:]+|vllm:\w+|npu_\w+)", expression))
+    names = set(re.findall(r"\b(?:up\b|ascendd[_:][\w:]+|vllm:\w+|npu_\w+|machine_\w+)", expression))
     missing = {name for name in names if name not in series and name not in RECORDED}
     known = TARGET_LABELS.union(*(series.get(name, set()) for name in names))
     used = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", expression))

@@ -165,7 +165,7 @@ def test_package_brings_along_only_its_libraries(package: str, allowed: set[str]
 
 def test_only_the_exporter_brings_prometheus() -> None:
     """The other modules of telemetry do without the exporter's library."""
-    page = {"ascendd.telemetry.exporter", "ascendd.telemetry.exposition"}
+    page = {"ascendd.telemetry.exporter", "ascendd.telemetry.exposition", "ascendd.telemetry.host_exporter"}
     names = [name for name in modules_of("ascendd.telemetry") if name not in page]
 
     assert imported_by("\n".join(f"import {name}" for name in names)) == set()

@@ -17,7 +17,8 @@ from ascendd.ipc.messages import Sample
 from ascendd.telemetry.compatibility import ALIASES
 from ascendd.telemetry.exporter import MetricsServer
 from ascendd.telemetry.exposition import Exposition
-from ascendd.telemetry.metrics import EXPORTER_METRICS, METRICS, SPECS, MetricKind
+from ascendd.telemetry.metric_spec import MetricKind
+from ascendd.telemetry.metrics import EXPORTER_METRICS, METRICS, SPECS
 from ascendd.telemetry.scrape_limit import ScrapeLimit
 
 
