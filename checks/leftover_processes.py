@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import List, Sequence, Tuple
+from typing import FrozenSet, List, Sequence, Tuple
 
 from ascendd.host.device_holders import STUCK, ZOMBIE, HostProcess, find_leftovers, find_orphans
 from ascendd.preflight.check import CheckResult, Finding, HostCheck, Remedy, Verdict, conclude
+from ascendd.preflight.chips import in_use, physical_id, read_report
 from ascendd.preflight.context import CheckContext
 
-ZOMBIE_OWNER = "ASD-G74"
+STRAY, ZOMBIE_OWNER = "ASD-G73", "ASD-G74"
 
 
 class LeftoverProcesses(HostCheck):
@@ -19,20 +20,37 @@ class LeftoverProcesses(HostCheck):
     live = True
 
     def run(self, context: CheckContext) -> CheckResult:
-        """Read the process table. On an NPU host device-holders tells of the dead and the stuck, which hold chips."""
+        """Read the process table. On an NPU host the doctor's device-holders tells of those that hold chips."""
         orphans = find_orphans(context.files)
-        if context.target.is_npu:
-            chips = [process for process in orphans if process.chips]
-            return judge([process for process in orphans if process not in chips], ())
-        return judge(orphans, find_leftovers(context.files))
+        if not context.target.is_npu:
+            return judge(orphans, find_leftovers(context.files))
+        with_chips = [process for process in orphans if process.chips]
+        if not context.request.inside_service:
+            return judge([process for process in orphans if process not in with_chips], ())
+        # At a start device-holders is not asked: it takes longer, and tells of more than what a start breaks of.
+        return judge(orphans, (), _nodes_in_use(context) if with_chips else frozenset())
 
 
-def judge(orphans: Sequence[HostProcess], dead: Sequence[HostProcess]) -> CheckResult:
-    """Decide; what lives on takes memory and ports, what is dead only a place in the table."""
+def _nodes_in_use(context: CheckContext) -> FrozenSet[int]:
+    """Return the numbers of the instance's /dev/davinciN."""
+    chips = in_use(read_report(context).chips, context.logical_devices())
+    return frozenset(number for number in map(physical_id, chips) if number is not None)
+
+
+def judge(
+    orphans: Sequence[HostProcess], dead: Sequence[HostProcess], wanted: FrozenSet[int] = frozenset()
+) -> CheckResult:
+    """Decide; what lives on takes memory and ports, or a chip that is `wanted`; what is dead only a place in the table."""
     evidence = {"orphans": [process.label for process in orphans], "dead": [process.label for process in dead]}
     findings: List[Finding] = []
     for process in orphans:
         said = f"{process.label} of an earlier run lives on without its supervisor"
+        if held := sorted(wanted.intersection(process.chips)):
+            nodes = ", ".join(f"/dev/davinci{number}" for number in held)
+            text = "End it, then start the instance again: two engines cannot have one chip."
+            remedy = Remedy(STRAY, text, (f"kill {process.pid}",))
+            findings.append(Finding(Verdict.FAIL, f"{said} and has {nodes} open", remedy))
+            continue
         findings.append(_finding(said, "End it: it holds memory, and maybe a port.", (f"kill {process.pid}",)))
     for process in dead:
         commands = (f"ps -o pid,ppid,stat,cmd -p {process.pid}",)

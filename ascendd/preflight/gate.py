@@ -22,6 +22,7 @@ GATE_CHECKS = (
     "vendor-libraries",
     "model-artefact",
     "host-memory",
+    "leftover-processes",
 )
 
 

@@ -143,6 +143,35 @@ def test_the_gate_lets_a_sound_machine_start_and_names_what_stops_another(machin
     assert len(passed) == len(caught.value.facts["results"]) == len(GATE_CHECKS)
 
 
+def _leave_an_engine(machine: Any, node: str) -> None:
+    """Have an engine of an earlier run whose supervisor is gone and that has `node` open."""
+    machine.process(4711, "python3", holds=(node,))
+    machine.write("proc/4711/cmdline", "python3\0-m\0ascendd\0_engine\0--control-fd\0005\0")
+
+
+def test_b70_a_start_is_refused_while_an_orphan_has_its_chip(machine: Any) -> None:
+    """B70: an engine that outlived its supervisor and has the instance's chip open is named with its pid, and ends the start."""
+    _leave_an_engine(machine, "/dev/davinci0")
+
+    with pytest.raises(PreflightFailed) as caught:
+        run_gate(machine.config(), root=str(machine.root))
+
+    said = "python3 (pid 4711) of an earlier run lives on without its supervisor and has /dev/davinci0 open"
+    assert f"leftover-processes: {said}" in caught.value.message
+    (failed,) = (result for result in caught.value.facts["results"] if result["verdict"] == "fail")
+    assert failed["remedy"]["commands"] == ["kill 4711"]
+
+
+def test_b70_an_orphan_beside_the_instance_is_told(machine: Any) -> None:
+    """B70: one that has a chip of nobody here is a warning of the start, with its pid."""
+    _leave_an_engine(machine, "/dev/davinci7")
+
+    results = {result.check_id: result for result in run_gate(machine.config(), root=str(machine.root))}
+
+    assert results["leftover-processes"].verdict is Verdict.WARN
+    assert "python3 (pid 4711)" in results["leftover-processes"].summary
+
+
 def test_a_context_beyond_the_models_is_a_fault_of_the_file(machine: Any) -> None:
     """A max_model_len that no host could serve is told as a wrong value, not as missing memory."""
     config = machine.config()

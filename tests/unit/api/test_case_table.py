@@ -78,7 +78,7 @@ CASES = {
     "B66": [f"{LIFE}::test_b66_b68_drain_lets_streams_finish", f"{LIFE}::test_drain_cuts_off_at_its_deadline"],
     "B68": [f"{LIFE}::test_b66_b68_drain_lets_streams_finish"],
     "B69": [f"{LIFE}::test_b69_end_of_the_supervisor_ends_the_process"],
-    "B70": ["system/supervisor/test_supervisor_death.py::test_an_engine_waits_until_nobody_holds_its_device"],
+    "B70": ["system/doctor/test_machine.py::test_b70_a_start_is_refused_while_an_orphan_has_its_chip", "system/doctor/test_machine.py::test_b70_an_orphan_beside_the_instance_is_told", "system/supervisor/test_supervisor_death.py::test_an_engine_waits_until_nobody_holds_its_device"],
     "B72": [f"{REFUSALS}::test_b72_every_route_needs_the_key"],
     "B73": [f"{REFUSALS}::test_b73_b98_no_key_and_no_prompt_in_log_or_process", "unit/api/test_auth.py::test_key_is_not_kept"],
     "B74": [f"{REFUSALS}::test_b74_wrong_key", f"{REFUSALS}::test_b74_the_body_is_not_awaited"],
