@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,9 @@ from urllib.parse import urlsplit
 
 import typer
 
+from ascendd.cli.chat_interrupts import Interrupts
 from ascendd.cli.chat_link import ChatLink
+from ascendd.cli.chat_screen import Screen
 from ascendd.errors import AscenddError, UsageError
 
 _HELP = """/help            this text
@@ -25,9 +26,6 @@ _HELP = """/help            this text
 /max N           set the most tokens of an answer; 0 for no limit
 /save FILE       write the conversation as JSON
 /exit            leave; so does Ctrl-D"""
-
-# Control characters but tab and line feed, each shown as a question mark.
-_PRINTABLE = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)], "?")
 
 
 def register(app: typer.Typer) -> None:
@@ -99,26 +97,23 @@ class Conversation:
     def ask(self, link: ChatLink, question: str, out: TextIO, interrupts: Interrupts) -> bool:
         """Ask, write the answer to `out` as it comes, and keep both; False where it broke off or Ctrl-C ended it."""
         self.messages.append({"role": "user", "content": question})
-        # What a model writes must not move the cursor or colour the operator's terminal.
-        shown = _PRINTABLE if out.isatty() else {}
-        answer, is_whole = "", False
+        screen, is_whole = Screen(out), False
         try:
             for piece in link.stream(self.body(), lambda: interrupts.is_asked):
-                answer += piece
-                out.write(piece.translate(shown))
-                out.flush()
+                screen.show(piece)
             is_whole = not interrupts.is_asked
         except AscenddError as error:
-            print(f"{chr(10) if answer else ''}error {error.code}: {error.message}", file=sys.stderr)
+            print(f"{chr(10) if screen.answer else ''}error {error.code}: {error.message}", file=sys.stderr)
         if interrupts.is_asked:
             print("\n(stopped)", file=sys.stderr)
-        if not answer.endswith("\n"):
-            out.write("\n")
-            out.flush()
-        if answer:
-            self.messages.append({"role": "assistant", "content": answer})
+        screen.end()
+        # Reasoning is not sent back: templates leave that of earlier turns out.
+        if screen.answer:
+            self.messages.append({"role": "assistant", "content": screen.answer})
         else:
             self.messages.pop()
+            if screen.reasoning and is_whole:
+                print("(the answer ended within its reasoning; allow it more tokens)", file=sys.stderr)
         return is_whole
 
     def undo(self) -> str | None:
@@ -128,43 +123,6 @@ class Conversation:
             if last["role"] == "user":
                 return last["content"]
         return None
-
-
-class Interrupts:
-    """
-    Ctrl-C while a chat runs: at the prompt it clears the line, at any other time it is a wish to stop the answer.
-
-    An exception is raised at the prompt alone: wherever else a signal comes, it finds the conversation whole.
-    """
-
-    def __init__(self) -> None:
-        self.is_asked = False
-        self._at_prompt = False
-        self._before: Any = None
-
-    def __enter__(self) -> Interrupts:
-        # What runs in the background of a script has interrupts turned off; that stays so.
-        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-            self._before = signal.signal(signal.SIGINT, self._on_signal)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-
-    def line(self, prompt: str) -> str:
-        """Return one line from the terminal; a wish from before is forgotten. Raises EOFError, KeyboardInterrupt."""
-        self.is_asked = False
-        self._at_prompt = True
-        line = input(prompt)
-        self._at_prompt = False
-        return line
-
-    def _on_signal(self, *_: object) -> None:
-        if self._at_prompt:
-            self._at_prompt = False
-            raise KeyboardInterrupt
-        self.is_asked = True
 
 
 def _converse(link: ChatLink, talk: Conversation, url: str, interrupts: Interrupts) -> int:

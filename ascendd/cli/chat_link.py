@@ -23,6 +23,14 @@ _UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, http
 
 
 @dataclass(frozen=True)
+class ChatPiece:
+    """What came of an answer at once: text of it, or of the reasoning before it."""
+
+    content: str = ""
+    reasoning: str = ""
+
+
+@dataclass(frozen=True)
 class _End:
     """The last thing a reader hands over; no error: the answer is whole."""
 
@@ -49,15 +57,15 @@ class ChatLink:
         finally:
             exchange.close()
 
-    def stream(self, body: dict[str, Any], is_stopped: Callable[[], bool] = lambda: False) -> Iterator[str]:
+    def stream(self, body: dict[str, Any], is_stopped: Callable[[], bool] = lambda: False) -> Iterator[ChatPiece]:
         """
-        Yield pieces of text to the end, or until `is_stopped`, which is asked every 0.1 s at the latest.
+        Yield pieces to the end, or until `is_stopped`, which is asked every 0.1 s at the latest.
 
         Raises ServerUnreachable for an error of any kind, in the stream or before.
         """
         # Not read here: a signal between the interpreter's look for one and the wait in the system call would go
         # unseen until the server sends more, and a look-up of a name cannot be interrupted at all.
-        pieces: queue.SimpleQueue[str | _End] = queue.SimpleQueue()
+        pieces: queue.SimpleQueue[ChatPiece | _End] = queue.SimpleQueue()
         exchange = self._exchange("POST", "chat/completions", json.dumps(body))
         threading.Thread(target=_read, args=(exchange, pieces), daemon=True, name="answer").start()
         try:
@@ -134,7 +142,7 @@ class _Exchange:
         self._connection.close()
 
 
-def _read(exchange: _Exchange, pieces: queue.SimpleQueue[str | _End]) -> None:
+def _read(exchange: _Exchange, pieces: queue.SimpleQueue[ChatPiece | _End]) -> None:
     end = _End(ServerUnreachable("the answer broke off: the stream has no end"))
     try:
         response = exchange.open()
@@ -149,7 +157,10 @@ def _read(exchange: _Exchange, pieces: queue.SimpleQueue[str | _End]) -> None:
             if event.get("error"):
                 raise ServerUnreachable(str(event["error"].get("message", event["error"])))
             for choice in event.get("choices") or ():
-                pieces.put((choice.get("delta") or {}).get("content") or "")
+                delta = choice.get("delta") or {}
+                # vLLM's newer servers leave the second half of the name out.
+                reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
+                pieces.put(ChatPiece(str(delta.get("content") or ""), str(reasoning)))
     except ServerUnreachable as error:
         end = _End(error)
     except _UNREADABLE as error:

@@ -166,6 +166,8 @@ class Script:
     headers: dict[str, str] = field(default_factory=dict)
     pieces: int = 3
     texts: list[str] | None = None
+    # Sent as reasoning before the rest.
+    reasoning: tuple[str, ...] = ()
     cut: bool = False
     # Set by the test to let the next piece go.
     gate: threading.Semaphore | None = None
@@ -227,6 +229,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.end_headers()
         try:
+            for text in script.reasoning:
+                self._send(json.dumps({"choices": [{"delta": {"reasoning_content": text}}]}))
             for text in script.texts or [f"piece {number}" for number in range(script.pieces)]:
                 if script.gate is not None and not script.gate.acquire(timeout=PATIENCE_S):
                     return

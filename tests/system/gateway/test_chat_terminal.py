@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from ascendd.cli.chat_link import ChatLink
+from ascendd.cli.chat_link import ChatLink, ChatPiece
 
 if TYPE_CHECKING:
     from .conftest import ScriptedInstance  # type: ignore[import-not-found]
@@ -64,15 +64,6 @@ class Terminal:
             self._unread += data.decode(errors="replace")
         found, self._unread = self._unread[: match.end()], self._unread[match.end() :]
         return found
-
-    def interrupt_wait(self) -> None:
-        """Send Ctrl-C once the process sleeps: a line editor that is just about to wait sees a signal with the next key."""
-        stat = Path(f"/proc/{self.process.pid}/stat")
-        deadline = time.monotonic() + PATIENCE_S
-        while stat.read_text().rpartition(")")[2].split()[0] != "S":
-            assert time.monotonic() < deadline, "the process does not come to rest"
-            time.sleep(0.01)
-        self.type("\x03")
 
     def close(self) -> None:
         """End the process where it still runs."""
@@ -167,10 +158,22 @@ def test_ctrl_c_at_the_prompt_clears_the_line(terminal: Terminal, server: Script
     """Neither at half a line nor at an empty one it ends the chat, and what was typed is not sent."""
     terminal.type("half a quest")
     terminal.expect("half a quest")
-    terminal.interrupt_wait()
+    terminal.type("\x03")
     terminal.expect(r"> ")
-    terminal.interrupt_wait()
+    terminal.type("\x03")
     terminal.expect(r"> ")
+
+    assert _ask_again_and_leave(terminal, server) == ["again"]
+
+
+def test_ctrl_c_at_any_moment_of_the_prompt(terminal: Terminal, server: ScriptedInstance) -> None:
+    """However its moment falls from a prompt's first character to the wait for a key, no further key is needed."""
+    moments = random.Random(8)
+    for _ in range(60):
+        # Not a wait for anything: the moment is what is tried.
+        time.sleep(moments.random() * 0.001)
+        terminal.type("\x03")
+        terminal.expect(r"> ")
 
     assert _ask_again_and_leave(terminal, server) == ["again"]
 
@@ -201,7 +204,7 @@ def test_a_wish_to_stop_needs_no_signal(server: ScriptedInstance) -> None:
     is_asked = threading.Event()
     pieces = ChatLink(urlsplit(server.url), None).stream({"model": "big", "stream": True}, is_asked.is_set)
 
-    assert next(pieces) == "piece 0"
+    assert next(pieces) == ChatPiece("piece 0")
     is_asked.set()
     assert list(pieces) == []
     gate.release(2000)
@@ -217,3 +220,33 @@ def test_a_model_does_not_drive_the_terminal(terminal: Terminal, server: Scripte
     assert "red ?[31mbell?" in shown
     assert "\x1b[31m" not in shown
     assert sent == ["paint", "red \x1b[31mbell\x07\ttab\n\x9b2J", "again"]
+
+
+def test_reasoning_is_shown_and_not_sent_back(terminal: Terminal, server: ScriptedInstance) -> None:
+    """A terminal shows it before the answer, marked; the conversation has the answer alone."""
+    server.play(reasoning=("let me ", "see\x1b[2J"), texts=["it is 4"])
+    terminal.type("2 + 2\n")
+    shown = terminal.expect(r"4\s+> ")
+    sent = _ask_again_and_leave(terminal, server)
+
+    assert re.search(r"\(reasoning\) let me see\?\[2J\s+it is 4", shown)
+    assert sent == ["2 + 2", "it is 4", "again"]
+
+
+def test_an_answer_of_reasoning_alone_is_told(terminal: Terminal, server: ScriptedInstance) -> None:
+    """Where the tokens end within the reasoning there is no answer to keep, and the operator is told why."""
+    server.play(reasoning=("and so on",), texts=[""])
+    terminal.type("2 + 2\n")
+    terminal.expect(r"and so on\s+\(the answer ended within its reasoning; allow it more tokens\)\s+> ")
+
+    assert _ask_again_and_leave(terminal, server) == ["again"]
+
+
+def test_a_pipe_gets_the_answer_without_reasoning(server: ScriptedInstance) -> None:
+    """What a script reads is the answer alone."""
+    server.play(reasoning=("let me see",), texts=["it is 4"])
+    command = [sys.executable, "-m", "ascendd", "chat", "--url", server.url, "--model", "big"]
+
+    done = subprocess.run(command, input="2 + 2", capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "it is 4\n", "")
