@@ -40,7 +40,7 @@ def _nodes_in_use(context: CheckContext) -> FrozenSet[int]:
 def judge(
     orphans: Sequence[HostProcess], dead: Sequence[HostProcess], wanted: FrozenSet[int] = frozenset()
 ) -> CheckResult:
-    """Decide; what lives on takes memory and ports, or a chip that is `wanted`; what is dead only a place in the table."""
+    """Decide; what lives takes memory, ports or a `wanted` chip; what is dead only a place in the table."""
     evidence = {"orphans": [process.label for process in orphans], "dead": [process.label for process in dead]}
     findings: List[Finding] = []
     for process in orphans:
