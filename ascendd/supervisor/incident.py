@@ -15,6 +15,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import time
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,6 +33,8 @@ from ascendd.telemetry.log import hide_secrets
 MAX_BYTES = 1024 * 1024
 KEPT = 20
 MAX_LINES = 200
+# How long the log writer, or the journal, may take to have the line of the end, and with it all that stood before it.
+_CATCH_UP_S = 5.0
 _TAIL_BYTES = 2 * 1024 * 1024
 _FILE_MODE = 0o640
 _PACKAGES = ("torch", "torch_npu", "transformers", "aiohttp", "tokenizers", "msgspec")
@@ -53,12 +56,15 @@ def last_lines(path: Path, max_lines: int = MAX_LINES) -> dict[str, list[str]]:
 
 
 class IncidentBook:
-    """Writes bundles below `folder`; `environ` is what tools are run with."""
+    """Writes bundles below `folder`; `environ` is what tools are run with. A log may be `catch_up_s` behind."""
 
-    def __init__(self, folder: Path, instance: str, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, instance: str, environ: Mapping[str, str], catch_up_s: float = _CATCH_UP_S
+    ) -> None:
         self._folder = folder
         self._instance = instance
         self._environ = environ
+        self._catch_up_s = catch_up_s
 
     def pin(
         self,
@@ -77,7 +83,7 @@ class IncidentBook:
             "incident": dict(incident),
             "fault": None if fault is None else dict(fault),
             "stacks": {role: text.splitlines() for role, text in (stacks or {}).items()},
-            "lines": self._lines(config),
+            "lines": self._settled_lines(config, str(incident["episode"])),
             "kernel_faults": self._kernel_faults(),
             "memory_curve": [{"unix_s": round(at_s, 1), **readings} for at_s, readings in memory],
             "config": msgspec.to_builtins(config),
@@ -92,6 +98,24 @@ class IncidentBook:
             with contextlib.suppress(OSError):
                 old.unlink()
         return path
+
+    def _settled_lines(self, config: InstanceConfig, episode: str) -> dict[str, list[str]]:
+        """
+        Return the last lines once the end itself is among them: what was said before it is there by then.
+
+        Lines go through a pipe and another process, and the last ones of the process that ended matter most.
+        """
+        deadline_s = time.monotonic() + self._catch_up_s
+        while True:
+            lines = self._lines(config)
+            said = lines.get("supervisor", lines.get("journal", []))
+            if any("supervisor.child_ended" in line and f'"{episode}"' in line for line in said):
+                return lines
+            if "unavailable" in lines:
+                return lines
+            if time.monotonic() >= deadline_s:
+                return lines | {"behind": [f"the log had not taken the line of this end after {self._catch_up_s:g} s"]}
+            time.sleep(0.1)
 
     def _lines(self, config: InstanceConfig) -> dict[str, list[str]]:
         if config.log.file is not None:

@@ -31,6 +31,9 @@ from ascendd.telemetry.rotating_log import check_log_file
 
 # What SetCredential= of the unit gives where the instance has no file of keys. An empty file is an error, not this.
 _NO_KEYS = b"no-keys"
+# More than the limits of all checks of the gate together: each check has one of its own, so this start ends by itself.
+_GATE_S = 600.0
+_IMPORTS_S = 60.0
 
 
 def run_instance(
@@ -89,9 +92,12 @@ def _run(
 ) -> Outcome:
     kind = device_kind(config)
     notifier.status("preflight")
+    notifier.extend_timeout(_GATE_S)
     backend_of(config).check(config)
     check_inputs(config)
     doctor = gate(config)
+    # From here on each sign of progress extends it; the first comes once the engine's interpreter has its imports.
+    notifier.extend_timeout(config.health.load_deadline_s + _IMPORTS_S)
     if config.log.file is not None:
         check_log_file(Path(config.log.file))
     if specs is None:

@@ -60,7 +60,7 @@ def install(repository: Path, bin_folder: Path) -> dict[str, Any]:
     bind = "".join(f"BindReadOnlyPaths={folder}\n" for folder in below_tmp)
     (units / "ascendd-report@.service.d").mkdir()
     (units / "ascendd-report@.service.d" / "lab.conf").write_text(f"[Service]\nProtectHome=read-only\n{bind}")
-    (drop_in / "lab.conf").write_text(f"[Service]\nProtectHome=read-only\nWatchdogSec=5\nRestartSec=1\n{bind}")
+    (drop_in / "lab.conf").write_text(f"[Service]\nProtectHome=read-only\nWatchdogSec=10\nRestartSec=1\n{bind}")
     sysusers = run("systemd-sysusers", "ascendd.conf")
     tmpfiles = run("systemd-tmpfiles", "--create", "ascendd.conf")
     model = Path("/var/lib/ascendd/models/qwen2")
@@ -71,7 +71,7 @@ def install(repository: Path, bin_folder: Path) -> dict[str, Any]:
         f"listen: {{port: {PORT}}}\nmetrics: {{port: {METRICS_PORT}}}\nengine: {{max_num_blocks: 2048, device: cpu}}\n"
     )
     (instances / "qwen2.yaml").write_text(
-        f"model: {{path: {model}}}\n{text}recovery: {{backoff_min_s: 1, drain_timeout_s: 80}}\n"
+        f"model: {{path: {model}}}\n{text}recovery: {{backoff_min_s: 1, drain_timeout_s: 600}}\n"
     )
     (instances / "missing.yaml").write_text(f"model: {{path: /var/lib/ascendd/models/none}}\n{text}")
     for file in instances.iterdir():
@@ -109,7 +109,7 @@ def start() -> dict[str, Any]:
 def security(pids: dict[str, int]) -> dict[str, Any]:
     """Read what the hardening amounts to, as systemd and the kernel see it."""
     # The engine reports once a second.
-    wait(lambda: "vllm:num_requests_running" in _get_metrics(), "the engine's figures on /metrics", 10)
+    wait(lambda: "vllm:num_requests_running" in _get_metrics(), "the engine's figures on /metrics")
     status = Path(f"/proc/{pids['engine']}/status").read_text()
     fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
     return {
@@ -125,7 +125,7 @@ def security(pids: dict[str, int]) -> dict[str, Any]:
 
 
 def _get_metrics() -> str:
-    with socket.create_connection(("127.0.0.1", METRICS_PORT), 10) as sock:
+    with socket.create_connection(("127.0.0.1", METRICS_PORT), DEADLINE_S) as sock:
         sock.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         data = b""
         while chunk := sock.recv(65536):
@@ -137,7 +137,7 @@ def kill_engine() -> dict[str, Any]:
     """SIGKILL the engine under a running stream."""
     stream = Stream(4000)
     stream.start()
-    assert stream.flowing.wait(30), stream.answer.body[-500:]
+    assert stream.flowing.wait(DEADLINE_S), stream.answer.body[-500:]
     before = children()
     os.kill(before["engine"], signal.SIGKILL)
     killed = time.monotonic()
@@ -151,7 +151,7 @@ def kill_engine() -> dict[str, Any]:
 
     wait(served, "service after the engine's death")
     back_s = time.monotonic() - killed
-    stream.join(30)
+    stream.join(DEADLINE_S)
     after = children()
     return {
         "stream_end": stream.answer.body[-400:],
@@ -189,15 +189,15 @@ def stop() -> dict[str, Any]:
     """Stop the instance under a running stream."""
     stream = Stream(2000)
     stream.start()
-    assert stream.flowing.wait(30), stream.answer.body[-500:]
+    assert stream.flowing.wait(DEADLINE_S), stream.answer.body[-500:]
     pids = children()
     started = time.monotonic()
     run("systemctl", "stop", "--no-block", UNIT)
     wait(lambda: state() != "active", "deactivation")
     during = post().status
     is_open = stream.is_alive()
-    stream.join(100)
-    wait(lambda: state() in ("inactive", "failed"), "the stop")
+    stream.join(700)
+    wait(lambda: state() in ("inactive", "failed"), "the stop", 700)
     return {
         "stream_end": stream.answer.body[-400:],
         "refused_while_draining": during,
@@ -212,10 +212,11 @@ def stop() -> dict[str, Any]:
 def missing_model() -> dict[str, Any]:
     """Start an instance whose model does not exist."""
     text = run("systemctl", "start", MISSING_UNIT)
+    wait(lambda: state(MISSING_UNIT) == "failed", "the failure of the start")
     time.sleep(3.0)  # three times RestartSec: a restart would have happened
     shown = show(MISSING_UNIT, "ActiveState", "ExecMainStatus", "NRestarts", "StatusText", "Result")
     journal = run("journalctl", "-u", MISSING_UNIT, "-o", "cat", "--no-pager")
-    wait(lambda: "incident" in reported() or "own last lines" in reported(), "the report of the failure", 20)
+    wait(lambda: "incident" in reported() or "own last lines" in reported(), "the report of the failure")
     return {"start": text, "journal": journal[-1500:], "report": reported(), **shown}
 
 

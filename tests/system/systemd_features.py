@@ -24,8 +24,8 @@ def control() -> dict[str, Any]:
     path = Path("/run/ascendd/qwen2/control.sock")
     run("systemd-analyze", "log-level", "debug")
     reload = run("systemctl", "reload", UNIT)
-    wait(lambda: "supervisor.reloaded" in run("journalctl", "-u", UNIT, "-o", "cat", "--no-pager"), "the reload", 20)
-    wait(lambda: "RELOADING=1" in _heard(), "RELOADING=1 in the manager's log", 20)
+    wait(lambda: "supervisor.reloaded" in run("journalctl", "-u", UNIT, "-o", "cat", "--no-pager"), "the reload")
+    wait(lambda: "RELOADING=1" in _heard(), "RELOADING=1 in the manager's log")
     run("systemd-analyze", "log-level", "info")
     return {
         "phase": listed["phase"],

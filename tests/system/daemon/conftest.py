@@ -20,7 +20,8 @@ import psutil
 import pytest
 
 HERE = Path(__file__).parent
-START_TIMEOUT_S = 90.0
+# A busy machine takes its time; a test that fails waits for it, one that passes does not.
+PATIENCE_S = 240.0
 
 
 @dataclass
@@ -56,7 +57,7 @@ class Daemon:
         """Return name{labels} -> value of the scrape page; wait where it was asked too often."""
         while True:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=5) as response:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=120) as response:
                     page = response.read().decode()
                 break
             except urllib.error.HTTPError as refusal:
@@ -82,11 +83,11 @@ class Daemon:
         """End with SIGTERM and return the exit status."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        self.exit_status = self.process.wait(timeout=120)
+        self.exit_status = self.process.wait(timeout=PATIENCE_S)
         return self.exit_status
 
 
-def wait_for(ask: Callable[[], object], what: str, timeout_s: float = 90.0) -> float:
+def wait_for(ask: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> float:
     """Poll until `ask` is true and return the seconds it took."""
     started = time.monotonic()
     while time.monotonic() - started < timeout_s:
@@ -131,8 +132,8 @@ def start_daemon(qwen2_folder: Path, tmp_path_factory: pytest.TempPathFactory) -
         with log_path.open("wb") as log:
             daemon = Daemon(subprocess.Popen(command, stdout=log, stderr=log), log_path)
         running.append(daemon)
-        wait_for(lambda: _find_ports(daemon), f"the ports of {' '.join(command)} in {log_path}", START_TIMEOUT_S)
-        wait_for(lambda: daemon.status("/readyz") == 200, f"ready of {log_path}:\n{daemon.log()}", START_TIMEOUT_S)
+        wait_for(lambda: _find_ports(daemon), f"the ports of {' '.join(command)} in {log_path}", PATIENCE_S)
+        wait_for(lambda: daemon.status("/readyz") == 200, f"ready of {log_path}:\n{daemon.log()}", PATIENCE_S)
         daemon.ready_s = time.monotonic() - started
         return daemon
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(900)]
 
 STEP_DEADLINE_S = 5.0
 CONFIG = """
@@ -89,11 +89,11 @@ class RankedDaemon:
 def daemon(qwen2_folder: Path, tmp_path_factory: pytest.TempPathFactory, eventually) -> Iterator[RankedDaemon]:
     daemon = RankedDaemon(qwen2_folder, tmp_path_factory.mktemp("ranks"))
     try:
-        eventually(lambda: daemon.status("/readyz") == 200, f"ready of {daemon.log_path}", 120)
+        eventually(lambda: daemon.status("/readyz") == 200, f"ready of {daemon.log_path}")
         yield daemon
     finally:
         daemon.process.send_signal(signal.SIGTERM)
-        daemon.process.wait(60)
+        daemon.process.wait(240)
     assert daemon.process.returncode == 0
 
 
@@ -123,9 +123,9 @@ def test_a_rank_that_fails_is_named_and_the_service_comes_back(daemon, eventuall
         sent = time.monotonic()
         rest = client.stdout.read().decode()
     told_s = time.monotonic() - sent
-    eventually(lambda: not any(process.is_running() for process in before.values()), "the old group gone", 30)
+    eventually(lambda: not any(process.is_running() for process in before.values()), "the old group gone")
     gone_s = time.monotonic() - sent
-    eventually(lambda: daemon.status("/readyz") == 200, "ready again", 120)
+    eventually(lambda: daemon.status("/readyz") == 200, "ready again")
     back_s = time.monotonic() - sent
 
     failures = daemon.events("engine.group_failed") + daemon.events("engine.rank_hung")

@@ -7,6 +7,8 @@ PLAN is JSON: {"engine": [step, step ...], "api": [...]}; start number n of a ro
 A step may have: load_s, exit (status after Hello), fault (an error class to die of), crash_after_s, hang_after_s (a step
 that never ends), out_of_memory_after_s, mute_after_s (no more heartbeats), self_test_fault, drain_s, ignore_shutdown,
 worker (it has a process in its group), stuck_at (the fraction of its load beyond which it does not come).
+Gates are files that the test makes: load_gate and drain_gate (not over before the file is there), out_of_memory_gate
+(runs out of memory once the file is there, and takes it away).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 from ascendd import errors
 from ascendd.errors import PeerClosed
@@ -54,19 +57,21 @@ class FakeRole:
             threading.Thread(target=self._answer, args=(listener,), daemon=True).start()
         if step.get("worker"):
             subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-        self._load(channel, float(step.get("load_s", 0.0)), float(step.get("stuck_at", 1.0)))
+        self._load(channel, step)
         if "fault" in step:
             raise getattr(errors, step["fault"])(f"{self._role.value} was told to fail", remedy="Tell it otherwise.")
         num_blocks = config.engine.max_num_blocks or 100
         channel.send(msg.Ready({"run": run, "num_blocks": num_blocks, "block_size": 16, "max_model_len": 128}))
         return self._serve(channel, step)
 
-    def _load(self, channel: BlockingChannel[ControlMessage], load_s: float, stuck_at: float) -> None:
+    def _load(self, channel: BlockingChannel[ControlMessage], step: dict) -> None:
+        load_s, stuck_at = float(step.get("load_s", 0.0)), float(step.get("stuck_at", 1.0))
+        gate = Path(step["load_gate"]) if "load_gate" in step else None
         started = time.monotonic()
-        while (elapsed := time.monotonic() - started) < load_s:
+        while (elapsed := time.monotonic() - started) < load_s or (gate is not None and not gate.exists()):
             channel.send(msg.Heartbeat())
-            channel.send(msg.Progress("loading", min(elapsed / load_s, stuck_at)))
-            time.sleep(min(0.05, load_s))
+            channel.send(msg.Progress("loading", min(elapsed / (load_s or 600.0), stuck_at)))
+            time.sleep(0.05)
 
     def _serve(self, channel: BlockingChannel[ControlMessage], step: dict) -> int:
         ready_at = time.monotonic()
@@ -77,14 +82,14 @@ class FakeRole:
             age_s = time.monotonic() - ready_at
             if age_s > step.get("crash_after_s", 1e9):
                 os.kill(os.getpid(), signal.SIGSEGV)
-            if age_s > step.get("out_of_memory_after_s", 1e9):
+            if age_s > step.get("out_of_memory_after_s", 1e9) or _took(step.get("out_of_memory_gate")):
                 raise errors.DeviceOutOfMemory("a step of the group found no memory")
             if age_s <= step.get("mute_after_s", 1e9):
                 num_beats += 1
                 channel.send(msg.Heartbeat(num_beats, max(0.0, age_s - step.get("hang_after_s", 1e9))))
                 if self._role is Role.ENGINE:
                     channel.send(msg.Stats([msg.Sample("ascendd_engine_steps_total", float(num_beats))]))
-            if drained_at is not None and time.monotonic() >= drained_at:
+            if drained_at is not None and (time.monotonic() >= drained_at or _exists(step.get("drain_gate"))):
                 channel.send(msg.Drained(0))
                 drained_at = None
             if (first := channel.recv(BEAT_S)) is not None:
@@ -105,7 +110,9 @@ class FakeRole:
                             self._config = json.loads(config_json)
                         case msg.Drain(deadline_s):
                             self._draining = True
-                            drained_at = time.monotonic() + min(deadline_s, step.get("drain_s", 0.0))
+                            drained_at = time.monotonic() + min(
+                                deadline_s, step.get("drain_s", 600.0 if "drain_gate" in step else 0.0)
+                            )
                         case msg.Shutdown():
                             if not step.get("ignore_shutdown"):
                                 return 0
@@ -134,6 +141,19 @@ class FakeRole:
                 connection.sendall(
                     json.dumps({**state, "pid": os.getpid(), "draining": self._draining}).encode() + b"\n"
                 )
+
+
+def _exists(path: str | None) -> bool:
+    return path is not None and Path(path).exists()
+
+
+def _took(path: str | None) -> bool:
+    """Whether the file was there; it is not any more."""
+    if not _exists(path):
+        return False
+    assert path is not None
+    Path(path).unlink()
+    return True
 
 
 def main(argv: list[str]) -> int:

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
 
 def lines_of(daemon, pattern="*"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 from ascendd.config.load import load_text
@@ -13,8 +14,8 @@ SECRET = "sk-abcdef0123456789"
 
 
 def book(tmp_path: Path) -> IncidentBook:
-    """A book whose tools find nothing on their path."""
-    return IncidentBook(tmp_path / "incidents", "qwen2", {"PATH": str(tmp_path)})
+    """A book whose tools find nothing on their path, and that waits for no line."""
+    return IncidentBook(tmp_path / "incidents", "qwen2", {"PATH": str(tmp_path)}, catch_up_s=0.0)
 
 
 def logged(tmp_path: Path, lines: list[str]):
@@ -78,6 +79,29 @@ def test_a_bundle_is_capped_and_only_so_many_are_kept(tmp_path: Path) -> None:
     assert len(bundles(tmp_path / "incidents")) == KEPT
     assert paths[0] is not None
     assert not paths[0].exists()
+
+
+def test_a_bundle_waits_for_the_last_words(tmp_path: Path) -> None:
+    """Lines that the log writer has not written yet are in the bundle; where they never come, it says that."""
+    last = json.dumps({"role": "engine", "event": "last words"})
+    end = json.dumps({"role": "supervisor", "event": "supervisor.child_ended", "episode": "e-1"})
+    config = logged(tmp_path, [json.dumps({"role": "supervisor", "event": "early"})])
+
+    def write_late() -> None:
+        with (tmp_path / "log").open("a") as file:
+            file.write(f"{last}\n{end}\n")
+
+    late = threading.Timer(0.2, write_late)
+    late.start()
+    path = IncidentBook(tmp_path / "incidents", "qwen2", {}, catch_up_s=90.0).pin(INCIDENT, None, [], config)
+    late.join()
+    never = book(tmp_path).pin({**INCIDENT, "episode": "e-2"}, None, [], config)
+
+    assert path is not None
+    assert json.loads(path.read_text())["lines"]["engine"] == [last]
+    assert "behind" not in json.loads(path.read_text())["lines"]
+    assert never is not None
+    assert json.loads(never.read_text())["lines"]["behind"] == ["the log had not taken the line of this end after 0 s"]
 
 
 def test_what_cannot_be_had_is_named(tmp_path: Path) -> None:
