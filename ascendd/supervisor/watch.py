@@ -22,6 +22,7 @@ from ascendd.supervisor.stacks import Stacks
 from ascendd.supervisor.tuning import Tuning
 from ascendd.telemetry.log_budget import LogBudget, Sweep
 
+_ABSENCE = {ChildState.STARTING: "starting", ChildState.LOADING: "starting"}
 # How often it is looked whether the logs are too many.
 _SWEEP_S = 60.0
 
@@ -119,8 +120,10 @@ class Watch:
     def _judge_degradation(self) -> None:
         run = self._run
         missing = [role for role, child in run.children.items() if child.state is not ChildState.READY]
-        helpers = [role.value for role in missing if role not in PEERS]
-        run.degradations.set(Degradation.CHILD, f"{' and '.join(helpers)} down" if helpers else None)
+        helpers = [
+            f"{role.value} {_ABSENCE.get(run.children[role].state, 'down')}" for role in missing if role not in PEERS
+        ]
+        run.degradations.set(Degradation.CHILD, " and ".join(helpers) or None)
         num_lost = run.children[Role.LOGWRITER].heartbeat.num_waiting if Role.LOGWRITER in run.children else 0
         text = f"log.file took none of the last {num_lost} lines; is its disk full?" if num_lost else None
         if run.degradations.set(Degradation.LOG, text) and text is None:
