@@ -2,10 +2,10 @@
 # Make the bundle that installs ascendd without a network.
 #
 #   packaging/bundle.sh [--python 3.11]... [--arch x86_64|aarch64]... [--torch VERSION] [--torch-index URL] OUT
-#   packaging/bundle.sh --wheels FOLDER [--python 3.11]... OUT
+#   packaging/bundle.sh --wheels FOLDER [--python 3.11]... [--arch ARCH] OUT
 #
 # The first form fetches the wheels from the index that pip is configured with (torch from --torch-index, in the version
-# of --torch); the second takes wheels that are there. OUT becomes a folder and OUT.tar.gz; with more than one --arch,
+# of --torch); the second takes wheels that are there, for the architecture that their names tell. OUT becomes a folder and OUT.tar.gz; with more than one --arch,
 # OUT-x86_64 and OUT-aarch64 do. The Python that runs this is ${PYTHON:-python3}.
 set -euo pipefail
 shopt -s nullglob
@@ -34,6 +34,14 @@ done
 [ -n "$out" ] || fail "no OUT; see the head of this file"
 [ ! -e "$out" ] || fail "$out is there already"
 [ "${#pythons[@]}" -gt 0 ] || pythons=(3.11)
+if [ -n "$wheels" ]; then
+    ls "$wheels"/*.whl >/dev/null 2>&1 || fail "$wheels holds no wheels"
+    told=($(printf '%s\n' "$wheels"/*.whl | sed -n 's/.*_\(x86_64\|aarch64\)\.whl$/\1/p' | sort -u))
+    [ "${#told[@]}" -le 1 ] || fail "the wheels of $wheels are for x86_64 and for aarch64; a bundle is for one of them"
+    [ "${#archs[@]}" -gt 0 ] || archs=("${told[@]}")
+    [ "${#archs[@]}" -ne 1 ] || [ "${#told[@]}" -eq 0 ] || [ "${archs[0]}" = "${told[0]}" ] ||
+        fail "--arch is ${archs[0]}, and the wheels of $wheels are for ${told[0]}"
+fi
 [ "${#archs[@]}" -gt 0 ] || archs=("$(uname -m)")
 for arch in "${archs[@]}"; do
     case "$arch" in x86_64 | aarch64) ;; *) fail "--arch is x86_64 or aarch64, not $arch" ;; esac
@@ -94,7 +102,12 @@ else
 fi
 cuda=("$work"/wheels/nvidia_* "$work"/wheels/triton-*)
 [ "${#cuda[@]}" -eq 0 ] || fail "the wheels hold CUDA (${cuda[0]##*/}); name an index of CPU builds with --torch-index"
-[ -e "$(echo "$work/wheels/ascendd-$version"-*.whl)" ] || fail "there is no wheel of ascendd $version"
+own=("$work/wheels/ascendd-$version"-*.whl)
+[ "${#own[@]}" -gt 0 ] || fail "there is no wheel of ascendd $version"
+kernels="with native CPU kernels"
+case "${own[0]}" in
+    *-any.whl) kernels="without native CPU kernels, so a CPU computes in torch: they are compiled on a machine of $arch with a C compiler" ;;
+esac
 
 list="$(printf '"%s", ' "${pythons[@]}")"
 printf '{"version": "%s", "pythons": [%s], "architecture": "%s"}\n' "$version" "${list%, }" "$arch" >"$work/bundle.json"
@@ -102,4 +115,4 @@ printf '{"version": "%s", "pythons": [%s], "architecture": "%s"}\n' "$version" "
 chmod 755 "$work"
 tar -czf "$out.tar.gz" --owner=0 --group=0 --transform "s|^\.|$(basename "$out")|" -C "$work" .
 mv "$work" "$out"
-echo "$out: $(du -sh "$out" | cut -f 1), $(ls "$out/wheels" | wc -l) wheels, $((SECONDS - started)) s; packed: $(du -h "$out.tar.gz" | cut -f 1)"
+echo "$out: $(du -sh "$out" | cut -f 1), $(ls "$out/wheels" | wc -l) wheels, $((SECONDS - started)) s; packed: $(du -h "$out.tar.gz" | cut -f 1); $kernels"

@@ -115,6 +115,43 @@ def test_bundle_refuses_cuda(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir() if not path.name.endswith(".whl")) == []
 
 
+def bundle_of(folder: Path, options: tuple[str, ...], *names: str) -> subprocess.CompletedProcess[str]:
+    """Make a bundle of wheels that only have names."""
+    (folder / "wheels").mkdir()
+    for name in ("ascendd-0.1.0-py3-none-any.whl", *names):
+        (folder / "wheels" / name).touch()
+    script = Path(__file__).resolve().parents[2] / "packaging/bundle.sh"
+    command = [script, "--wheels", folder / "wheels", *options, folder / "out"]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("architecture", ["x86_64", "aarch64"])
+def test_wheels_tell_the_architecture_of_their_bundle(tmp_path: Path, architecture: str) -> None:
+    """Not the machine that packs them: pip would refuse them on the host that the bundle claims to be for."""
+    done = bundle_of(tmp_path, (), f"torch-2.9.0-cp311-cp311-manylinux_2_28_{architecture}.whl")
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "out/bundle.json").read_text())["architecture"] == architecture
+    assert "without native CPU kernels" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "machines", "says"),
+    [
+        ((), ("x86_64", "aarch64"), "are for x86_64 and for aarch64"),
+        (("--arch=x86_64",), ("aarch64",), "--arch is x86_64, and the wheels"),
+    ],
+)
+def test_wheels_of_two_machines_make_no_bundle(
+    tmp_path: Path, options: tuple[str, ...], machines: tuple[str, ...], says: str
+) -> None:
+    """Wheels for another architecture than the named one, or for two, are refused before anything is made."""
+    done = bundle_of(tmp_path, options, *(f"a-1-cp311-cp311-manylinux_2_28_{machine}.whl" for machine in machines))
+
+    assert (done.returncode, says in done.stderr) == (64, True), done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def run_wheel_needs(folder: Path, architecture: str, *requirements: str) -> subprocess.CompletedProcess[str]:
     """Ask packaging/wheel_needs.py about a wheel of torch with these requirements."""
     wheel = folder / "torch-2.9.0-cp311-cp311-manylinux_2_28_aarch64.whl"
