@@ -23,6 +23,7 @@ from .download.command import add_options, download
 from .host import LOG_FOLDER, Host, bundle_folder
 from .media import Media, read_media
 from .os_packages import choose_manager
+from .package_signatures import judge_signatures
 from .run import Run
 from .settings import Settings
 from .state import InstallState
@@ -83,6 +84,12 @@ def _parser() -> _Parser:
         command.add_argument("--media", metavar="FOLDER", help="folder of vendor packages with its SHA256SUMS")
         if verb == "download":
             add_options(command)
+        else:
+            command.add_argument(
+                "--trust",
+                metavar="FILE",
+                help="the vendor's keyring or root certificate; proves .asc or .cms beside packages",
+            )
         if verb in ("plan", "apply", "verify"):
             command.add_argument("--device", choices=("auto", "npu", "cpu"), default="auto", help="kind of host")
             command.add_argument("--install-path", default="/usr/local/Ascend", help="where CANN and the driver go")
@@ -99,10 +106,11 @@ def _parser() -> _Parser:
 def _settings(host: Host, args: argparse.Namespace) -> Settings:
     target = choose_target(host.files, DeviceChoice(args.device), None, has_model=False)
     host.say(f"target: {'NPU' if target.is_npu else 'CPU'} host, {target.reason}")
-    media = str(Path(args.media).resolve()) if args.media else None
+    media = _absolute(args.media)
     return Settings(
-        target.is_npu, media, args.install_path.rstrip("/"), getattr(args, "reboot", False), args.allow_unverified
-    )
+        target.is_npu, media, args.install_path.rstrip("/"), getattr(args, "reboot", False), args.allow_unverified,
+        trust=_absolute(args.trust),
+    )  # fmt: skip
 
 
 def _prepare(host: Host, settings: Settings, *, is_upgrade: bool, state: InstallState) -> Run:
@@ -114,7 +122,10 @@ def _prepare(host: Host, settings: Settings, *, is_upgrade: bool, state: Install
         families = tuple(sorted({npu.family for npu in find_pci_npus(host.files)}))
         media = read_media(settings.media, host.architecture, families, choose_manager(host))
         if settings.is_npu:
-            problems += media.problems
+            notes, unproven = judge_signatures(host, media, settings.trust)
+            for note in notes:
+                host.say(note)
+            problems += [*media.problems, *unproven]
         else:
             problems += [problem for problem in media.problems if ".run" not in problem.split(" ")[0]]
     return Run(host, state, make_steps(bundle, media, settings, is_upgrade=is_upgrade), settings, problems)
@@ -192,10 +203,16 @@ def _download(host: Host, args: argparse.Namespace) -> int:
 
 def _prepare_again(host: Host, args: argparse.Namespace, state: InstallState) -> Tuple[Run, Settings]:
     """Make the run that the state speaks of; its media folder may have moved."""
-    settings = Settings(**{**state.options, **({"media": str(Path(args.media).resolve())} if args.media else {})})
+    moved = {name: _absolute(getattr(args, name)) for name in ("media", "trust") if getattr(args, name)}
+    settings = Settings(**{**state.options, **moved})
     # The order is that of the run's beginning: a driver that it has installed itself is no upgrade.
     is_upgrade = state.steps.get("driver", {}).get("found") not in (None, Found.ABSENT.value, Found.BROKEN.value)
     return _prepare(host, settings, is_upgrade=is_upgrade, state=state), settings
+
+
+def _absolute(path: Optional[str]) -> Optional[str]:
+    """Return the path as it is from everywhere; `resume` may be started from another folder."""
+    return str(Path(path).resolve()) if path else None
 
 
 def _has_driver(host: Host) -> bool:

@@ -17,6 +17,8 @@ class Settings:
     allows_unverified: bool = False
     instance: Optional[str] = None
     model: Optional[str] = None
+    # The vendor's keyring or root certificate, by which signatures of its packages are proven.
+    trust: Optional[str] = None
 
     def to_json(self) -> Dict[str, Any]:
         """Return plain data; Settings(**data) takes it back."""

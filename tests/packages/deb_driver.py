@@ -85,6 +85,33 @@ def ask() -> dict[str, Any]:
     return {"body": answer.body[-300:]}
 
 
+def configure(model: Path) -> dict[str, Any]:
+    """Make, change and take back instances as an operator does; the one that is to run is left."""
+    verbs: dict[str, Any] = {}
+    verbs["topology"] = run("ascendd", "instance", "topology")
+    verbs["create"] = run("ascendd", "instance", "create", "qwen2", "--model", model, "--device", "cpu")
+    verbs["again"] = run("ascendd", "instance", "create", "qwen2", "--model", model, "--device", "cpu")
+    verbs["no_model"] = run("ascendd", "instance", "create", "none", "--model", "/nowhere", "--device", "cpu")
+    text = (
+        f"model: {{path: {model}}}\nengine: {{max_num_blocks: 2048, device: cpu}}\nrecovery: {{drain_timeout_s: 80}}\n"
+    )
+    change = Path("/root/change.yaml")
+    change.write_text(text.replace("max_num_blocks", "max_blocks"))
+    verbs["wrong_edit"] = run("ascendd", "instance", "edit", "qwen2", "--from", change)
+    verbs["kept"] = "max_blocks" not in INSTANCE.read_text()
+    change.write_text(text)
+    verbs["edit"] = run("ascendd", "instance", "edit", "qwen2", "--from", change)
+    verbs["mode"] = f"{INSTANCE.stat().st_mode:o} {INSTANCE.owner()}:{INSTANCE.group()}"
+    verbs["second"] = run(
+        "ascendd", "instance", "create", "second", "--model", model, "--device", "cpu", "--port", "8001", "--keys"
+    )
+    verbs["key"] = [path.name for path in Path("/etc/ascendd/keys").iterdir()]
+    verbs["delete"] = run("ascendd", "instance", "delete", "second")
+    verbs["left"] = [str(path) for path in (*Path("/etc/ascendd").rglob("*"), *Path("/etc/systemd/system").rglob("*"))
+                     if "second" in path.name]  # fmt: skip
+    return verbs
+
+
 def release_version() -> str:
     """Return what `ascendd --version` says."""
     return run("ascendd", "--version")[1].strip()
@@ -108,12 +135,15 @@ def live(old: Path, new: Path, model: Path) -> dict[str, Any]:
     target = Path("/var/lib/ascendd/models/qwen2")
     shutil.copytree(model, target)
     run("chown", "-R", "ascendd:ascendd", target)
-    INSTANCE.write_text(
-        f"model: {{path: {target}}}\nengine: {{max_num_blocks: 2048, device: cpu}}\nrecovery: {{drain_timeout_s: 80}}\n"
-    )
-    shutil.chown(INSTANCE, "root", "ascendd")
-    facts["start"] = run("systemctl", "start", UNIT)
+    facts["verbs"] = configure(target)
+    facts["start"] = run("systemctl", "enable", "--quiet", "--now", UNIT)
     facts["answer"] = ask()
+    facts["list_instances"] = run("ascendd", "instance", "list", "--json")
+    facts["status"] = run("ascendd", "status", "--json")
+    # As a member of no group that may: the socket is the service's own.
+    facts["status_of_others"] = run("setpriv", "--reuid=65534", "--clear-groups", "ascendd", "drain", "qwen2")
+    facts["orders"] = {verb: run("ascendd", verb, "qwen2") for verb in ("drain", "resume", "reload")}
+    facts["after_orders"] = ask()["body"]
 
     stream = Answer(1500)
     stream.start()
