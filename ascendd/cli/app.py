@@ -43,6 +43,7 @@ VERBS = (
     "gateway",
     "route",
     "exporter",
+    "tune",
 )
 
 COMPLETE_VARIABLE = "_ASCENDD_COMPLETE"

@@ -89,6 +89,8 @@ def _ready_facts(config: EngineConfig) -> dict[str, str | int]:
         "num_blocks": config.num_blocks,
         "block_size": config.block_size,
         "max_model_len": config.max_model_len,
+        "kv_bytes_per_token": config.plan.bytes_per_token,
+        "weights_bytes": config.plan.weights_bytes,
         "num_threads": config.num_threads,
         "tensor_parallel_size": config.tensor_parallel_size,
         "pipeline_parallel_size": config.pipeline_parallel_size,

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ascendd import __version__
 from ascendd.host.anonymous_memory import anonymous_memory
@@ -19,6 +20,7 @@ from ascendd.supervisor.memory_trend import Growth, MemoryTrend
 from ascendd.supervisor.phase import Phase
 from ascendd.telemetry.merge import Accumulator
 from ascendd.telemetry.metrics import SUPERVISOR_METRICS, MetricStore
+from ascendd.tuning.policy import Limits
 
 _SUPERVISOR = "supervisor"
 # Ten minutes at the supervisor's own interval.
@@ -26,6 +28,7 @@ _CURVE_POINTS = 120
 _VERDICTS = {Verdict.PASS: 0.0, Verdict.SKIPPED: 0.0, Verdict.WARN: 1.0, Verdict.FAIL: 2.0, Verdict.ERROR: 3.0}
 # What a trend of a drill must span.
 _HASTY_SPAN_S = 10.0
+_NUM_CHANGES = 50
 _SERVING = (ChildState.READY, ChildState.DRAINING)
 
 
@@ -47,6 +50,8 @@ class StatsBoard:
         self._accumulator = Accumulator()
         # Resident bytes by role at each measurement, for incident bundles.
         self.memory_curve: deque[tuple[float, dict[str, int]]] = deque(maxlen=_CURVE_POINTS)
+        # The last changes of self-tuning, for `ascendd tune --explain`.
+        self.tuning_changes: deque[dict[str, Any]] = deque(maxlen=_NUM_CHANGES)
         self._trends: dict[str, MemoryTrend] = {}
         self._hastened: dict[str, _Hastened] = {}
         self._cpu_s: dict[tuple[str, int], float] = {}
@@ -189,9 +194,17 @@ class StatsBoard:
         name = "ascendd_engine_out_of_memory_total"
         return int(sum(sample.value for sample in self._accumulator.merged() if sample.name == name))
 
-    def count_tuning(self, direction: str) -> None:
-        """Count one change of limits, `up` or `down`."""
+    def count_tuning(self, direction: str, limits: Limits, reason: str) -> None:
+        """Count one change of limits, `up` or `down`, and remember it."""
         self._store.inc("ascendd_tuning_changes_total", 1.0, (direction,))
+        self.tuning_changes.append(
+            {
+                "unix_s": round(time.time(), 1),
+                "max_num_seqs": limits.max_num_seqs,
+                "prefill_tokens": limits.prefill_tokens,
+                "reason": reason,
+            }
+        )
 
     def totals(self) -> list[Sample]:
         """Return what the children told, merged over restarts."""

@@ -24,6 +24,7 @@ from ascendd.supervisor.inputs import check_inputs
 from ascendd.supervisor.phase import RUNNING, Phase
 from ascendd.supervisor.readiness import Readiness
 from ascendd.supervisor.runtime import Runtime
+from ascendd.supervisor.tuning import tuning_report
 from ascendd.telemetry import log as telemetry_log
 
 _LEVELS = ("debug", "info", "warning", "error")
@@ -68,11 +69,13 @@ class Operations:
                 return self.set_level(str(request.get("level", "")))
             case "reload":
                 return self.reload()
+            case "tune":
+                return {"instance": self._instance, **tuning_report(self._run)}
             case "drill":
                 return start_drill(self._run, str(request.get("kind", "")), _number(request.get("seconds", 20.0)))
         raise UsageError(
             f"the verb {str(request.get('verb'))[:40]!r} is not known",
-            remedy="Use status, drain, resume, restart, log-level, reload or drill.",
+            remedy="Use status, drain, resume, restart, log-level, reload, tune or drill.",
         )
 
     def status(self) -> dict[str, Any]:

@@ -58,6 +58,8 @@ class Runtime:
     held: bool = False
     # The last unasked end of a process, for `ascendd status`.
     last_incident: dict[str, Any] | None = None
+    # What the engine told of itself when it was last ready.
+    engine_facts: dict[str, Any] = field(default_factory=dict)
     # What every thread did when a process hung, by role, until the bundle of that incident has it.
     stacks: dict[str, str] = field(default_factory=dict)
     num_cache_blocks: int | None = None

@@ -181,6 +181,7 @@ class Supervisor:
                 load_s = round(child.load_s or 0.0, 3)
                 self._run.log.info("supervisor.child_ready", child=child.role.value, load_s=load_s, **facts)
                 if child.role is Role.ENGINE:
+                    self._run.engine_facts = dict(facts)
                     self._revival.on_engine_ready(facts)
                 if child.role in PEERS:
                     self._readiness.prove()

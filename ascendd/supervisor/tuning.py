@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass
+from dataclasses import asdict
+from typing import Any
 
 from ascendd.config.schema import InstanceConfig
 from ascendd.ipc.messages import Role, Sample, SetLimits
 from ascendd.supervisor.phase import Phase
 from ascendd.supervisor.runtime import Runtime
+from ascendd.tuning.advice import MIN_REQUESTS, Advice, InForce, advise, num_requests
 from ascendd.tuning.latency_policy import LatencyPolicy
 from ascendd.tuning.observation import Observer
 from ascendd.tuning.policy import Bounds, Limits, Policy
 from ascendd.tuning.queue_policy import QueuePolicy
 
 _DEFAULT_MIN_NUM_SEQS = 32
+BLOCK_SIZES = (16, 32, 64, 128)
 # Prompt tokens beside decodes are never fewer: below, a long prompt would not come to its end.
 _MIN_PREFILL_TOKENS = 32
-_NUM_REMEMBERED = 50
-
-
-@dataclass(frozen=True)
-class Change:
-    """One change that was sent to the engine: when (monotonic seconds), to what, and why."""
-
-    at_s: float
-    limits: Limits
-    reason: str
 
 
 def make_policy(config: InstanceConfig, max_prefill_tokens: int) -> Policy:
@@ -52,7 +44,6 @@ class Tuning:
         self._observer = Observer()
         self._policy: Policy | None = None
         self._due_s = 0.0
-        self.changes: deque[Change] = deque(maxlen=_NUM_REMEMBERED)
 
     def on_tick(self, now_s: float) -> None:
         """Observe and decide where an interval is over and the instance serves; `now_s` is monotonic."""
@@ -71,15 +62,48 @@ class Tuning:
             return
         chosen = decision.limits
         run.table.send(Role.ENGINE, SetLimits(chosen.max_num_seqs, chosen.prefill_tokens))
-        self.changes.append(Change(now_s, chosen, decision.reason))
         more = (chosen.max_num_seqs, chosen.prefill_tokens) > (limits.max_num_seqs, limits.prefill_tokens)
-        run.board.count_tuning("up" if more else "down")
+        run.board.count_tuning("up" if more else "down", chosen, decision.reason)
         run.log.info(
             "tuning.changed",
             max_num_seqs=chosen.max_num_seqs,
             prefill_tokens=chosen.prefill_tokens,
             reason=decision.reason,
         )
+
+
+def tuning_report(runtime: Runtime) -> dict[str, Any]:
+    """Return what `ascendd tune` shows: the limits, the changes with their reasons, and advice from lengths seen."""
+    samples, facts, tuning = runtime.board.totals(), runtime.engine_facts, runtime.config.tuning
+    advice: list[Advice] = []
+    if facts.get("num_blocks") and facts.get("block_size"):
+        advice = advise(samples, _setting(runtime))
+    return {
+        "enabled": tuning.enabled,
+        "policy": tuning.policy,
+        "interval_s": tuning.interval_s,
+        "max_num_seqs": _gauge(samples, "ascendd_engine_sequence_limit"),
+        "prefill_tokens": _gauge(samples, "ascendd_engine_prefill_token_limit"),
+        "changes": list(runtime.board.tuning_changes),
+        "num_requests": num_requests(samples),
+        "min_requests": MIN_REQUESTS,
+        "advice": [asdict(one) for one in advice],
+    }
+
+
+def _setting(runtime: Runtime) -> InForce:
+    facts = runtime.engine_facts
+    block_size = int(facts["block_size"])
+    # Kernels of an NPU take blocks of one size; on a CPU all are as fast.
+    sizes = BLOCK_SIZES if facts.get("device") == "cpu" else (block_size,)
+    return InForce(
+        block_size,
+        int(facts["num_blocks"]),
+        int(facts["max_model_len"]),
+        runtime.config.engine.max_num_seqs,
+        sizes,
+        int(facts.get("kv_bytes_per_token", 0)),
+    )
 
 
 def _in_force(samples: list[Sample]) -> Limits | None:

@@ -201,3 +201,21 @@ def test_tuning_changes_the_batch_of_a_running_engine(prometheus: Callable[[str]
 
     assert prometheus('ascendd_tuning_changes_total{direction="down"}') == [1.0]
     assert prometheus("sum(ascendd_child_restarts_total) or vector(0)") == [0.0]
+
+
+def test_tune_explains_the_change_and_lacks_requests_for_advice(
+    daemon: Daemon, prometheus: Callable[[str], list[float]]
+) -> None:
+    """`ascendd tune` of the running instance: the change from 16 to 8 with its reason, and no advice from one request."""
+    eventually(lambda: prometheus("ascendd_engine_sequence_limit == 8") or None, "the lower limit")
+
+    done = subprocess.run(
+        [sys.executable, "-m", "ascendd", "tune", "prom", "--json"],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    facts = json.loads(done.stdout)
+
+    assert [(c["max_num_seqs"], c["reason"]) for c in facts["changes"]] == [
+        (8, "0 sequences wait, fewer than 8: max_num_seqs 16 -> 8")
+    ]
+    assert (facts["max_num_seqs"], facts["num_requests"], facts["advice"]) == (8, 1, [])
