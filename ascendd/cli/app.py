@@ -36,6 +36,7 @@ VERBS = (
     "plan",
     "config",
     "instance",
+    "migrate",
     "key",
     "release",
     "bench",

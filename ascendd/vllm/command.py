@@ -26,6 +26,8 @@ _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "VLLM_LOGGING_COLOR": "0",
+    # A line with the version instead of a drawing.
+    "VLLM_DISABLE_LOG_LOGO": "1",
     "PYTHONUNBUFFERED": "1",
 }
 # Ours keeps torch from importing vendor packages unasked; vllm-ascend needs just that.

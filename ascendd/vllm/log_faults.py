@@ -49,7 +49,7 @@ _SPECIFIC = (
           r"|available) KV cache", PlanDoesNotFit, _CACHE),
     _sign(r"No available memory for the cache blocks", PlanDoesNotFit, _CACHE),
     _sign(
-        r"Free memory on device .{0,80}is less than desired", DeviceUnavailable,
+        r"(?:Free memory on device|Available memory on node) .{0,120}is less than desired", DeviceUnavailable,
         "Another process holds memory of the device (`ascendd doctor`), or engine.gpu_memory_utilization is too high.",
     ),
     _sign(r"(?:CUDA|NPU|HIP|XPU) out of memory|OutOfMemoryError|NPUOutOfMemory"
@@ -71,7 +71,7 @@ _SPECIFIC = (
     _sign(r"capture_begin|AclmdlRICapture|[Gg]raph capture failed", GraphCaptureFailed),
     _sign(r"RPC call to \w+ timed out|execute_model timed out|HCCL.{0,60}time ?out"
           r"|Watchdog caught collective", CollectiveTimeout),
-    _sign(r"Worker ?[Pp]roc\w* .{0,40}(?:died|initialization failed)|ActorDiedError"
+    _sign(r"Worker ?[Pp]roc\w* .{0,60}(?:died|initialization failed)|ActorDiedError"
           r"|RayWorker.{0,60}died|node .{0,60}marked dead",
           WorkerLost),
 )  # fmt: skip

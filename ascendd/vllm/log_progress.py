@@ -28,7 +28,7 @@ def _stage(pattern: str, phase: str, start: float, width: float = 0.0) -> _Stage
 
 # In the order in which they come; no later line of an earlier stage goes back.
 _STAGES = (
-    _stage(r"vLLM API server version", "vLLM starts", 0.02),
+    _stage(r"vLLM (?:API )?server version", "vLLM starts", 0.02),
     _stage(r"Initializing a V\d LLM engine|Waiting for init message from front-end", "the engine of vLLM starts", 0.05),
     _stage(r"Starting to load model|Loading model from scratch", "loading weights", 0.08),
     _stage(r"Loading \w+ checkpoint shards:\s+(\d+)%", "loading weights", 0.08, 0.47),
@@ -36,13 +36,14 @@ _STAGES = (
     _stage(r"Model loading took|# GPU blocks", "profiling memory", 0.6),
     _stage(r"torch\.compile|Dynamo bytecode|[Cc]ompiling (?:a )?graph|Start compiling", "compiling", 0.64),
     _stage(r"KV cache size:|Available KV cache memory:", "KV cache made", 0.72),
+    _stage(r"Warming up model for the compilation", "compiling", 0.74),  # of a CPU, which has no graphs
     _stage(r"Capturing .*graph.*?(\d+)%", "capturing graphs", 0.75, 0.18),
     _stage(r"Graph capturing finished", "graphs captured", 0.94),
     _stage(r"init engine \(profile", "the engine of vLLM is up", 0.95),
     _stage(r"Starting vLLM (?:API )?server|Application startup complete", "vLLM listens", 0.98),
 )
 _CACHE = re.compile(r"KV cache size: ([\d,]+) tokens")
-_VERSION = re.compile(r"vLLM API server version (\S+)")
+_VERSION = re.compile(r"vLLM (?:API )?server version ([^\s,]+)")
 
 
 class LoadProgress:

@@ -160,7 +160,7 @@ class StandIn:
 
 def load(step: dict) -> None:
     """Log what a load logs, as slowly as told."""
-    say(f"vLLM API server version {VERSION}")
+    say(f"vLLM server version {VERSION}, serving model x")
     if "fail" in step:
         for line in step["fail"]:
             say(line, "ERROR", "EngineCore_DP0")

@@ -218,4 +218,4 @@ def test_an_end_from_outside_is_told_and_the_bundle_has_the_lines(kept, tmp_path
     serves_again(daemon, 2)
     (bundle,) = (json.loads(path.read_text()) for path in (daemon.folder / "state").rglob("*.json"))
     assert "SIGKILL" in json.dumps(bundle["incident"])
-    assert any("vLLM API server version" in line for lines in bundle["lines"].values() for line in lines)
+    assert any("vLLM server version" in line for lines in bundle["lines"].values() for line in lines)
