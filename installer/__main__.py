@@ -22,6 +22,7 @@ from .bundle import Bundle, read_bundle
 from .download.command import add_options, download
 from .host import LOG_FOLDER, Host, bundle_folder
 from .media import Media, read_media
+from .media_archive import clear_away, is_archive, unpack
 from .os_packages import choose_manager
 from .package_signatures import judge_signatures
 from .run import Run
@@ -64,8 +65,12 @@ def main(argv: Optional[List[str]] = None) -> int:
         sys.stderr.write(f"error {error.code}: {error.message}\nremedy: {error.remedy}\n")
         return int(error.exit_code)
     except KeyboardInterrupt:
+        host.has_left_command = True  # Ctrl-C reaches no command of ours: they are sessions of their own.
         sys.stderr.write(f"interrupted; `./install.sh {'download' if args.verb == 'download' else 'resume'}` goes on\n")
         return INTERRUPTED
+    finally:
+        if not host.has_left_command:
+            clear_away(host, is_locked=False)
 
 
 def _parser() -> _Parser:
@@ -81,7 +86,9 @@ def _parser() -> _Parser:
     ):
         command = verbs.add_parser(verb, help=sentence, description=sentence)
         command.add_argument("--root", default="/", help=argparse.SUPPRESS)
-        command.add_argument("--media", metavar="FOLDER", help="folder of vendor packages with its SHA256SUMS")
+        command.add_argument(
+            "--media", metavar="PATH", help="folder of vendor packages with its SHA256SUMS, or a tar or zip of it"
+        )
         if verb == "download":
             add_options(command)
         else:
@@ -120,7 +127,8 @@ def _prepare(host: Host, settings: Settings, *, is_upgrade: bool, state: Install
     media = Media("")
     if settings.media is not None:
         families = tuple(sorted({npu.family for npu in find_pci_npus(host.files)}))
-        media = read_media(settings.media, host.architecture, families, choose_manager(host))
+        folder = unpack(host, settings.media) if is_archive(settings.media) else settings.media
+        media = read_media(folder, host.architecture, families, choose_manager(host))
         if settings.is_npu:
             notes, unproven = judge_signatures(host, media, settings.trust)
             for note in notes:
@@ -152,6 +160,7 @@ def _apply(host: Host, args: argparse.Namespace) -> int:
         return 0
     _ask(args, "do this?")
     with state.lock(0):
+        clear_away(host, is_locked=True)
         run.begin()
         run.apply()
     host.say(f"installed; log and report are in {LOG_FOLDER}")
@@ -163,6 +172,7 @@ def _resume(host: Host, args: argparse.Namespace) -> int:
         host.say("nothing to resume")
         return 0
     with InstallState(host).lock(_LOCK_WAIT_S):
+        clear_away(host, is_locked=True)
         # Read under the lock: an earlier run may have moved it on until now.
         state = InstallState.load(host)
         run, settings = _prepare_again(host, args, state)
@@ -181,6 +191,7 @@ def _uninstall(host: Host, args: argparse.Namespace) -> int:
         host.say("nothing to uninstall: this installer did nothing on this host")
         return 0
     with state.lock(0 if not state.is_unfinished else _LOCK_WAIT_S):
+        clear_away(host, is_locked=True)
         state = InstallState.load(host)
         run, _ = _prepare_again(host, args, state)
         run.show_uninstall()

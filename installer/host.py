@@ -35,6 +35,8 @@ class Host:
         self.environ: Dict[str, str] = dict(os.environ if environ is None else environ)
         # A descriptor that commands inherit: while one of them lives, the lock is held.
         self.lock_descriptor: Optional[int] = None
+        # Set when a command was left behind alive: what it reads from must stay.
+        self.has_left_command = False
         self.say: Callable[[str], None] = lambda line: print(line, flush=True)  # noqa: T201 - a command line tool
 
     def real(self, path: str) -> str:
@@ -116,6 +118,7 @@ class Host:
                 status = process.wait(_PULSE_S)
             passed = time.monotonic() - started
             if status is None and passed > limit_s:
+                self.has_left_command = True
                 raise HostError(
                     f"`{shown}` still runs after {passed:.0f} s; it was not killed",
                     remedy="Look at the end of the log; `resume` waits for the command to end and goes on.",
