@@ -76,7 +76,9 @@ class ConfigError(AscenddError):
     code = "ASD-C01"
     exit_code = ExitCode.CONFIG
     permanent = True
-    default_remedy = "Compare with packaging/example.yaml; `ascendd config check FILE` lists every problem."
+    default_remedy = (
+        "Compare with /opt/ascendd/current/docs/examples/example.yaml; `ascendd config check FILE` lists every problem."
+    )
 
 
 class ConfigFileMissing(ConfigError):

@@ -24,6 +24,9 @@ _log = get_logger("gateway")
 _SYSTEMCTL_TIMEOUT_S = 120.0
 # For how long a start that failed is not tried again.
 _PAUSE_S = 30.0
+# What systemctl says where polkit does not let the gateway's user.
+_NOT_ALLOWED = ("authentication required", "Access denied", "Permission denied", "not authorized")
+_POLKIT_RULES = "/etc/polkit-1/rules.d/"
 
 
 def make_room(instances: Iterable[Instance], wanted: Instance, budget: Bytes | None) -> tuple[Instance, ...] | None:
@@ -69,7 +72,7 @@ class OnDemand:
                 if now_s < instance.failed_at_s + _PAUSE_S:
                     return InstanceUnavailable(
                         f"the instance `{instance.name}` could not be started; the operator looks at"
-                        f" `journalctl -u {section.unit}`",
+                        f" `journalctl -u ascendd-gateway -u {section.unit}`",
                         retry_after_s=_PAUSE_S,
                     )
                 leaving = make_room(pool.instances, instance, self._budget)
@@ -99,7 +102,7 @@ class OnDemand:
                 _log.info("gateway.loaded", target=instance.name, seconds=round(now_s - instance.loading_since_s, 1))
                 instance.is_loading, instance.used_at_s = False, now_s
             elif instance.is_loading:
-                if await _systemctl("is-failed", "--quiet", section.unit) == 0:
+                if (await _systemctl("is-failed", "--quiet", section.unit))[0] == 0:
                     self._fail(instance, "the unit has failed")
             elif _is_idle(instance, now_s):
                 _log.info("gateway.idle", target=instance.name, idle_s=section.idle_s)
@@ -122,24 +125,27 @@ class OnDemand:
         self._metrics.inc("ascendd_gateway_loads_total", labels=(instance.name, "load"))
         # What failed a while ago may be tried again, whatever systemd's limit of starts says.
         await _systemctl("reset-failed", section.unit)
-        status = await _systemctl("start", "--no-block", section.unit)
+        status, said = await _systemctl("start", "--no-block", section.unit)
         if status:
-            self._fail(instance, f"systemctl start ends with {status}")
+            self._fail(instance, f"systemctl start ends with {status}: {said}")
 
     async def _stop(self, instance: Instance) -> None:
         section = instance.entry.on_demand
         assert section is not None
         instance.is_up, instance.reason = False, "not loaded"
         self._metrics.inc("ascendd_gateway_loads_total", labels=(instance.name, "unload"))
-        status = await _systemctl("stop", section.unit)
+        status, said = await _systemctl("stop", section.unit)
         instance.is_stopping = False
         if status:
-            _log.error("gateway.unload_failed", target=instance.name, unit=section.unit, status=status)
+            _log.error(
+                "gateway.unload_failed", target=instance.name, unit=section.unit, status=status, reason=said,
+                remedy=_remedy(said),
+            )  # fmt: skip
 
     def _fail(self, instance: Instance, reason: str) -> None:
         instance.is_loading, instance.failed_at_s = False, asyncio.get_running_loop().time()
         unit = None if instance.entry.on_demand is None else instance.entry.on_demand.unit
-        _log.error("gateway.load_failed", target=instance.name, unit=unit, reason=reason)
+        _log.error("gateway.load_failed", target=instance.name, unit=unit, reason=reason, remedy=_remedy(reason, unit))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -154,20 +160,34 @@ def _is_idle(instance: Instance, now_s: float) -> bool:
     return now_s - instance.used_at_s > section.idle_s
 
 
-async def _systemctl(*args: str) -> int:
-    """Run systemctl and return its exit status; one that hangs is killed and counts as 124, one not there as 127."""
+def _remedy(said: str, unit: str | None = None) -> str:
+    """Return what the operator does about what systemctl said."""
+    if any(words in said for words in _NOT_ALLOWED):
+        return f"allow the gateway's user to: copy 50-ascendd-gateway.rules of docs/GATEWAY.md to {_POLKIT_RULES}"
+    return f"look at journalctl -u {unit}" if unit else "look at journalctl -u ascendd-gateway"
+
+
+async def _systemctl(*args: str) -> tuple[int, str]:
+    """
+    Run systemctl and return its exit status and the first line that it complained with.
+
+    One that hangs is killed and counts as 124, one that is not there as 127.
+    """
     try:
         process = await asyncio.create_subprocess_exec(
-            "systemctl", *args, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL
-        )
-    except OSError:
-        return 127
+            "systemctl", "--no-ask-password", *args,
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+    except OSError as error:
+        return 127, f"systemctl cannot be run: {error.strerror}"
     try:
-        return await asyncio.wait_for(process.wait(), _SYSTEMCTL_TIMEOUT_S)
+        _, complaint = await asyncio.wait_for(process.communicate(), _SYSTEMCTL_TIMEOUT_S)
     except (asyncio.TimeoutError, TimeoutError):
         process.kill()
         await process.wait()
-        return 124
+        return 124, f"no answer within {_SYSTEMCTL_TIMEOUT_S:g} s"
+    lines = complaint.decode(errors="replace").strip().splitlines()
+    return process.returncode or 0, lines[0][:300] if lines else ""
 
 
 def _memory(instance: Instance) -> int:

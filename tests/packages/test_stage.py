@@ -52,6 +52,16 @@ def test_the_tree_of_a_package(bundle: Path, tmp_path: Path) -> None:
     assert (tmp_path / "usr/bin/ascendd").readlink() == Path("/opt/ascendd/current/bin/ascendd")
 
 
+def test_what_the_documents_have_copied_is_there(bundle: Path) -> None:
+    """Every file below docs/examples that a document names is in the bundle, whose docs are installed."""
+    texts = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md"))
+    named = set(re.findall(r"/opt/ascendd/current/docs/(examples/[\w.-]+)", texts))
+
+    assert {"examples/gateway.yaml", "examples/50-ascendd-gateway.rules"} <= named
+    assert {name for name in named if not (bundle / "docs" / name).is_file()} == set()
+    assert re.findall(r"/opt/ascendd/current/(?!bin/|docs/)\S+", texts) == []
+
+
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_scripts_parse(script: Path) -> None:
     """Every script is whole for the shell that its first line names."""

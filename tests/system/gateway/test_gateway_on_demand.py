@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.system
 # Appends what it is asked, and says that the units in `failed` have failed.
 SYSTEMCTL = """#!/bin/sh
+shift  # --no-ask-password
 echo "$@" >> "{folder}/asked"
 case "$1" in
   is-failed) grep -qx "$3" "{folder}/failed" ;;
@@ -146,6 +147,6 @@ def test_a_start_that_fails_is_told(host: Host, eventually: Callable[..., None])
 
     assert first.json["error"]["code"] == "loading"
     assert second.status == 503
-    assert "journalctl -u ascendd@one" in second.json["error"]["message"]
+    assert "journalctl -u ascendd-gateway -u ascendd@one" in second.json["error"]["message"]
     assert int(second.headers["retry-after"]) == 30
     assert host.asked == ["start --no-block ascendd@one"]
