@@ -194,3 +194,15 @@ def test_the_journal_knows_the_priorities(facts: dict[str, Any]) -> None:
     assert priorities["supervisor.serving"] == "6"
     assert priorities["supervisor.child_ended"] == "3"
     assert priorities["api.engine_gone"] == "4"
+
+
+@pytest.mark.parametrize("folder", ["/", "/tmp/", "/var/../tmp", "/var"])
+def test_the_lab_binds_nothing_that_a_boot_empties(folder: str, tmp_path: Path) -> None:
+    """A booted machine deletes what is in its /tmp; through a bind that would be this machine's."""
+    command = [shutil.which("bash") or "bash", str(LAB), "--bind", folder, "--", "true"]
+    for tool in ("realpath", "id"):  # without systemd-nspawn, so that nothing boots, whatever the answer
+        (tmp_path / tool).symlink_to(shutil.which(tool) or tool)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={"PATH": str(tmp_path)})
+
+    assert done.returncode == NOT_BOOTED
+    assert done.stderr == f"systemd-lab: {folder} is emptied at boot: bind a folder in it instead\n"
