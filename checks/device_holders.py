@@ -41,10 +41,10 @@ class DeviceHolders(NpuCheck):
         report = read_report(context)
         opened = find_holders(context.files)
         leftovers = find_leftovers(context.files)
-        if any(process.state == STUCK for process in (*opened, *leftovers)):
+        if any(process.state == STUCK for process in opened):
             # Uninterruptible for a moment is normal; what still is after a while hangs.
             time.sleep(STUCK_AFTER_S)
-            opened, leftovers = find_holders(context.files), find_leftovers(context.files)
+            opened = find_holders(context.files)
         chips = in_use(report.chips, context.logical_devices())
         ids = {(chip.npu_id, chip.chip_id) for chip in chips}
         nodes = {physical_id(chip) for chip in chips}

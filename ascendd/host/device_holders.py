@@ -9,14 +9,18 @@ ended without giving the chip back, or lives elsewhere.
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
-from typing import Dict, Iterable, List, Optional, Tuple
+from typing import Callable, Dict, Iterable, List, Optional, Tuple
 
 from ascendd.host.files import HostFiles
 
 _CHIP_NODE = re.compile(r"/dev/davinci(\d+)")
 _UNIT = re.compile(r"/(ascendd@[^/]+\.service)")
 ZOMBIE, STUCK = "Z", "D"
+# Until its parent reaps it, every process that ends is a zombie, and every one that reads a disk is stuck for a moment:
+# what is left of an earlier run is what stays so. A daemon ends tools all the time.
+SETTLE_S, _LOOK_EVERY_S = 2.0, 0.1
 # A process that the supervisor or an engine starts: `python -m ascendd _engine ...`.
 _CHILD = "-m\0ascendd\0_"
 
@@ -32,6 +36,8 @@ class HostProcess:
     unit: Optional[str]
     chips: Tuple[int, ...] = ()
     parent: int = 0
+    # In ticks since the host's start; with the id it names one process for ever.
+    started: int = 0
 
     @property
     def label(self) -> str:
@@ -61,6 +67,7 @@ def read_process(files: HostFiles, pid: int) -> Optional[HostProcess]:
         unit=unit[1] if unit else None,
         chips=_open_chips(files, pid),
         parent=int(words[1]) if len(words) > 1 and words[1].isdigit() else 0,
+        started=int(words[19]) if len(words) > 19 and words[19].isdigit() else 0,
     )
 
 
@@ -75,8 +82,23 @@ def find_holders(files: HostFiles) -> Tuple[HostProcess, ...]:
     return tuple(sorted(found, key=lambda process: process.pid))
 
 
-def find_leftovers(files: HostFiles) -> Tuple[HostProcess, ...]:
-    """Return zombies and stuck processes of the product, whether or not they hold a chip."""
+def find_leftovers(files: HostFiles, pause: Callable[[float], None] = time.sleep) -> Tuple[HostProcess, ...]:
+    """
+    Return zombies and stuck processes of the product that stay so, whether or not they hold a chip.
+
+    Takes SETTLE_S seconds where there are some, else no time.
+    """
+    found = _dead_or_stuck(files)
+    for _ in range(round(SETTLE_S / _LOOK_EVERY_S)):
+        if not found:
+            break
+        pause(_LOOK_EVERY_S)
+        still = {(process.pid, process.started, process.state) for process in _dead_or_stuck(files)}
+        found = [process for process in found if (process.pid, process.started, process.state) in still]
+    return tuple(found)
+
+
+def _dead_or_stuck(files: HostFiles) -> List[HostProcess]:
     found = []
     for name in files.list_dir("/proc", "[0-9]*"):
         process = read_process(files, int(name)) if name.isdigit() else None
@@ -85,7 +107,7 @@ def find_leftovers(files: HostFiles) -> Tuple[HostProcess, ...]:
             continue
         if process.is_ours or process.name.startswith("ascendd"):
             found.append(process)
-    return tuple(found)
+    return found
 
 
 def find_orphans(files: HostFiles) -> Tuple[HostProcess, ...]:

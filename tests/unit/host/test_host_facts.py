@@ -35,11 +35,26 @@ def test_the_holders_of_a_chip_are_found_by_their_open_nodes(host, tmp_path: Pat
 
 def test_a_zombie_of_ours_is_a_leftover_and_another_is_not(host) -> None:
     """A zombie has no command line, so its name tells whose it is."""
+    pauses: list[float] = []
     files = host(
         {"/proc/7/stat": "7 (ascendd-worker) Z 1", "/proc/8/stat": "8 (sh) Z 1", "/proc/9/stat": "9 (ascendd) S 1"}
     )
 
-    assert [process.pid for process in find_leftovers(files)] == [7]
+    assert [process.pid for process in find_leftovers(files, pauses.append)] == [7]
+    assert sum(pauses) == pytest.approx(2.0)
+
+
+def test_a_zombie_that_is_reaped_in_time_is_no_leftover(host, tmp_path: Path) -> None:
+    """A tool that a daemon just ended is one for a moment, and a process that has its id now is another one."""
+    dead = "7 (npu-smi) Z 1 " + " ".join(["0"] * 17)
+    cgroup = {"/proc/7/cgroup": "0::/ascendd.slice/ascendd@qwen2.service"}
+    reaped, reused = host({"/proc/7/stat": f"{dead} 100", **cgroup}), tmp_path / "proc/7/stat"
+
+    def reap(_pause_s: float) -> None:
+        reused.write_text(f"{dead} 200")
+
+    assert find_leftovers(reaped, reap) == ()
+    assert [process.pid for process in find_leftovers(reaped, lambda _pause_s: None)] == [7]
 
 
 def test_the_journal_comes_first_and_dmesg_second() -> None:
