@@ -197,6 +197,8 @@ class HealthSection(Section, frozen=True):
     self_test_timeout_s: Timeout = 60.0
     # How long /readyz waits for the token that it has the engine compute.
     probe_timeout_s: Timeout = 5.0
+    # From one look at what can change on the host (the live checks of `ascendd doctor`) to the next.
+    checks_interval_s: Timeout = 300.0
 
 
 class RecoverySection(Section, frozen=True):

@@ -74,7 +74,7 @@ class Supervisor:
         self._run = Runtime(
             config=config,
             address=("" if config.listen.tls is None else "https://") + address_of(listeners["api"]),
-            timing=timing or Timing(),
+            timing=timing or Timing(checks_s=config.health.checks_interval_s),
             notifier=notifier or Notifier(),
             events=events,
             table=ProcessTable(specs, listeners, log_reader, events.put_nowait),

@@ -2,7 +2,7 @@
 A supervisor with fake children: daemon_main.py CONFIG_FILE OPTIONS, options as JSON.
 
 plan: see fake_role.py. deadlines, timing: fields to replace, so that hangs take no minutes. reading: see FileProbe.
-host: the folder of a /proc in which memory is looked at.
+host: the folder of a /proc in which memory is looked at. fake_host: the fake host that the live checks look at, on an NPU.
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import sys
 from pathlib import Path
+
+import msgspec
 
 from ascendd.config.load import load_file
 from ascendd.errors import AscenddError
 from ascendd.host.files import HostFiles
 from ascendd.host.systemd import Notifier, watchdog_interval_s
 from ascendd.ipc.messages import Role
+from ascendd.preflight.live import run_live
 from ascendd.supervisor.health import Deadlines
 from ascendd.supervisor.instance import complete, run_instance
 from ascendd.supervisor.phase import Timing
@@ -71,6 +75,14 @@ def short(config, specs, options) -> int:
             "api": stack.enter_context(open_listener("api", config.listen.host, config.listen.port, {})),
             "metrics": stack.enter_context(open_listener("metrics", config.metrics.host, config.metrics.port, {})),
         }
+        live = None
+        if "fake_host" in options:
+            npu = msgspec.structs.replace(
+                config,
+                engine=msgspec.structs.replace(config.engine, device="npu"),
+                parallel=msgspec.structs.replace(config.parallel, devices=[5]),
+            )
+            live = functools.partial(run_live, npu, "fake", {}, options["fake_host"])
         supervisor = Supervisor(
             config,
             "fake",
@@ -81,6 +93,7 @@ def short(config, specs, options) -> int:
             deadlines=dataclasses.replace(Deadlines(), **options.get("deadlines", {})),
             timing=dataclasses.replace(Timing(), **options.get("timing", {})),
             files=HostFiles(options["host"]) if "host" in options else None,
+            live_checks=live,
             probe=FileProbe(Path(options["reading"])) if "reading" in options else None,
         )
         return asyncio.run(supervisor.run()).exit_code
