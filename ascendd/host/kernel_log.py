@@ -44,7 +44,8 @@ def read_kernel_log(run: RunCommand, environ: Mapping[str, str]) -> str:
         reasons.append(f"{argv[0]} said: {said} (exit status {outcome.status})")
     raise ProbeUnavailable(
         "the kernel log cannot be read: " + "; ".join(reasons),
-        remedy="Run the doctor as root, or give the user the group systemd-journal.",
+        remedy="Run the doctor as root, or give the user the group systemd-journal; "
+        "in a unit: SupplementaryGroups=systemd-journal.",
     )
 
 
