@@ -27,11 +27,11 @@ PIP := $(PY) -m pip --disable-pip-version-check install -qq
 WORKERS ?= $(shell cores=$$(nproc); echo $$(( cores < 7 ? cores + 1 : 8 )))
 PYTEST := $(PY) -m pytest -n $(WORKERS) --dist loadfile
 
-.PHONY: help venv venv-dev model standin demo test test-all check fmt bench clean
+.PHONY: help venv venv-dev venv-page model standin demo test test-all check fmt bench clean
 
 help:
 	@sed -n 's/^#   \(make .*\)/\1/p' Makefile
-	@echo 'also: venv venv-dev model standin test-all fmt bench clean'
+	@echo 'also: venv venv-dev venv-page model standin test-all fmt bench clean'
 
 # --- the virtual environment -----------------------------------------------------------------------------------------
 
@@ -90,7 +90,11 @@ standin: venv-dev
 test: venv-dev model standin
 	$(PYTEST) -m 'not slow'
 
-test-all: venv-dev model standin
+# The browser's tests of the status page: `apt install chromium`; axe-core comes inside this package, whose needs are not wanted.
+venv-page: venv-dev
+	@$(PIP) --no-deps axe-playwright-python==0.1.8
+
+test-all: venv-dev venv-page model standin
 	$(PYTEST) --hypothesis-profile=thorough
 
 bench: venv-dev model

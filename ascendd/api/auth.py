@@ -7,6 +7,7 @@ Only SHA-256 digests stay in memory, so no key can get into a log, a traceback o
 from __future__ import annotations
 
 import hmac
+import re
 import secrets
 import stat
 from collections.abc import Iterator, Sequence
@@ -20,8 +21,14 @@ from ascendd.telemetry.log import get_logger
 
 # Open on purpose: probes of orchestrators carry no keys, and these answers carry no names.
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/health"})
+# The status page without its figures: a browser has no key to send yet.
+PAGE_PATHS = frozenset({"/status", "/status/"})
+PAGE_ASSETS = re.compile(r"/status/[a-z]+\.(?:css|js|svg)")
 # What changes the instance, and what tells of everybody's requests; all other paths need the scope infer.
-SCOPE_OF_PATH = {"/v1/load_lora_adapter": "admin", "/v1/unload_lora_adapter": "admin", "/metrics": "metrics"}
+SCOPE_OF_PATH = {
+    "/v1/load_lora_adapter": "admin", "/v1/unload_lora_adapter": "admin", "/status/events": "admin",
+    "/metrics": "metrics",
+}  # fmt: skip
 
 
 def read_key_file(path: Path) -> list[Credential]:
@@ -51,6 +58,11 @@ class Authenticator:
         """Read the keys of `path` anew; the old ones stay where that raises (config.key_file.read_credentials)."""
         self._credentials = None if path is None else read_key_file(Path(path))
 
+    @property
+    def has_keys(self) -> bool:
+        """Whether anybody is asked for a key."""
+        return self._credentials is not None
+
     @contextmanager
     def one_time_key(self) -> Iterator[str]:
         """Yield a key that is accepted, and recognised by `is_self_test`, until the block is left."""
@@ -72,7 +84,7 @@ class Authenticator:
 
         Raises AuthenticationFailed, or ActionForbidden for a key without the scope that `path` needs.
         """
-        if self._credentials is None or path in OPEN_PATHS or self.is_self_test(header):
+        if self._credentials is None or is_open(path) or self.is_self_test(header):
             return None
         return find_credential(self._credentials, path, header)
 
@@ -101,6 +113,11 @@ def find_credential(credentials: Sequence[Credential], path: str, header: str | 
             openai_code="insufficient_scope",
         )
     return found[0]
+
+
+def is_open(path: str) -> bool:
+    """Whether `path` is answered without a key."""
+    return path in OPEN_PATHS or path in PAGE_PATHS or PAGE_ASSETS.fullmatch(path) is not None
 
 
 def _bearer(header: str | None) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from aiohttp import web
 
 from ascendd import __version__
 from ascendd.api.auth import OPEN_PATHS
+from ascendd.api.auth import is_open as is_open_path
 from ascendd.api.protocol import (
     ChatChoice,
     ChatRequest,
@@ -80,7 +82,7 @@ class _Operation:
     answer: type[msgspec.Struct] | None = None
     streams: bool = False
     refuses: bool = False
-    is_text: bool = False
+    media: str = "application/json"
 
 
 OPERATIONS = (
@@ -94,10 +96,13 @@ OPERATIONS = (
     _Operation("get", "/v1/models", "The model and its adapters", answer=ModelList),
     _Operation("get", "/v1/models/{model}", "One of them", answer=ModelCard),
     _Operation("get", "/openapi.json", "This document"),
-    _Operation("get", "/metrics", "The instance's metrics in Prometheus' form", is_text=True),
+    _Operation("get", "/metrics", "The instance's metrics in Prometheus' form", media="text/plain"),
     _Operation("get", "/livez", "Whether the process answers"),
     _Operation("get", "/readyz", "Whether a request sent now would be served"),
     _Operation("get", "/health", "The same as /readyz"),
+    _Operation("get", "/status", "The status page for browsers, without its figures", media="text/html"),
+    _Operation("get", "/status/{name}", "A style sheet, script or picture of the status page", media="text/css"),
+    _Operation("get", "/status/events", "The figures of the status page, as they come", media="text/event-stream"),
 )
 
 
@@ -128,16 +133,15 @@ async def show_document(_request: web.Request) -> web.Response:
 
 
 def _operation(item: _Operation, schemas: dict[type[msgspec.Struct], dict[str, Any]]) -> dict[str, Any]:
-    is_open = item.path in OPEN_PATHS
+    is_open = is_open_path(item.path.replace("{name}", "page.css"))
+    schema = schemas[item.answer] if item.answer else {} if item.media == "application/json" else {"type": "string"}
     answers: dict[str, Any] = {}
     if not item.refuses:
-        content: dict[str, Any] = {"application/json": {"schema": schemas[item.answer] if item.answer else {}}}
-        if item.is_text:
-            content = {"text/plain": {"schema": {"type": "string"}}}
+        content: dict[str, Any] = {item.media: {"schema": schema}}
         if item.streams:
             content["text/event-stream"] = {"schema": {"type": "string"}}
         answers["200"] = {"description": "Done", "content": content}
-    if is_open:
+    if item.path in OPEN_PATHS:
         answers["503"] = {"description": "Not now", "content": {"application/json": {"schema": {}}}}
     for status in (400, 500) if is_open else _COMMON:
         answers[str(status)] = {
@@ -149,8 +153,8 @@ def _operation(item: _Operation, schemas: dict[type[msgspec.Struct], dict[str, A
         "security": [] if is_open else [{"key": []}, {}],
         "responses": answers,
     }
-    if "{model}" in item.path:
-        made["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
+    for name in re.findall(r"{(\w+)}", item.path):
+        made["parameters"] = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}}]
     if item.body is not None:
         made["requestBody"] = {"required": True, "content": {"application/json": {"schema": schemas[item.body]}}}
     return made

@@ -29,6 +29,8 @@ from ascendd.ipc.messages import (
     RunSelfTest,
     Shutdown,
     Stats,
+    StatusReport,
+    WatchStatus,
 )
 from ascendd.telemetry.log import get_logger
 
@@ -49,6 +51,7 @@ class ApiProcess:
         self._server = Server(service, listener)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failure: BaseException | None = None
+        service.status.on_wanted = self._want_status
 
     async def run(self) -> None:
         """Serve until the supervisor says Shutdown. Raises PeerClosed when it is gone, or what ended an own task."""
@@ -68,10 +71,15 @@ class ApiProcess:
             task.cancel()
         # Who comes in the last moment is told, whatever ended this process.
         self._service.admission.drain()
+        self._service.status.close()
         self._service.engine.fail_all(Draining("the instance is stopping"))
         await self._server.stop()
         self._service.engine.detach("the instance is stopping")
         await self._service.close()
+
+    def _want_status(self, wanted: bool) -> None:
+        with contextlib.suppress(PeerClosed):
+            self._control.send(WatchStatus(wanted))
 
     def _obey(self, message: ControlMessage) -> None:
         if isinstance(message, EngineState):
@@ -87,6 +95,8 @@ class ApiProcess:
             self._spawn(self._self_test(message.episode), "self-test")
         elif isinstance(message, Hold):
             self._service.admission.hold(held=message.held)
+        elif isinstance(message, StatusReport):
+            self._service.status.take(message)
         elif isinstance(message, Reconfigure):
             self._service.reconfigure(msgspec.json.decode(message.config_json, type=InstanceConfig))
         elif isinstance(message, Drain):

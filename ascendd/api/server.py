@@ -16,6 +16,7 @@ from ascendd.api.routes_metrics import show_metrics
 from ascendd.api.routes_models import list_models, show_model
 from ascendd.api.routes_ops import livez, readyz
 from ascendd.api.routes_proxied import add_proxied
+from ascendd.api.routes_status import show_asset, show_status, stream_status
 from ascendd.api.routes_tokens import detokenize, refuse_embeddings, tokenize
 from ascendd.api.service import FRONT, SERVICE, ApiService, FrontService
 from ascendd.api.wire import JsonRunner
@@ -26,7 +27,7 @@ _SHUTDOWN_TIMEOUT_S = 1.0
 
 
 def build_app(service: FrontService) -> web.Application:
-    """Return the application; every route but the three probes needs a key where keys are configured."""
+    """Return the application; all but the probes and the empty status page needs a key where keys are configured."""
     app = web.Application(middlewares=[observe], client_max_size=service.max_body_bytes)
     app[FRONT] = service
     app.on_response_prepare.append(_hide_software)
@@ -40,6 +41,9 @@ def build_app(service: FrontService) -> web.Application:
     app.router.add_get("/livez", livez)
     app.router.add_get("/readyz", readyz)
     app.router.add_get("/health", readyz)
+    app.router.add_get("/status", show_status)
+    app.router.add_get("/status/events", stream_status)
+    app.router.add_get("/status/{name}", show_asset)
     return app
 
 

@@ -29,6 +29,7 @@ from ascendd.api.prompts import Prompt
 from ascendd.api.proxied_answer import ProxiedAnswer
 from ascendd.api.server_tls import ServerTls
 from ascendd.api.sse import EventStream
+from ascendd.api.status_hub import StatusHub
 from ascendd.api.tokenizer import ModelTokenizer
 from ascendd.config.credentials import Credential
 from ascendd.config.quantity import parse_bytes
@@ -89,6 +90,7 @@ class FrontService:
         self.metrics = MetricStore(API_METRICS)
         self.preprocessor = Preprocessor(config.preprocess)
         self._show_certificate()
+        self.status = StatusHub()
 
     def reconfigure(self, config: InstanceConfig) -> None:
         """

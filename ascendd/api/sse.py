@@ -68,6 +68,14 @@ class EventStream:
         """Send an error object as the last event; no [DONE] follows, so nobody takes the text for whole."""
         await self._write(b"data: " + body + b"\n\n")
 
+    async def send_event(self, name: str, body: bytes) -> None:
+        """Send `body`, JSON on one line, as an event called `name`."""
+        await self._write(b"event: " + name.encode() + b"\ndata: " + body + b"\n\n")
+
+    async def send_comment(self, text: str) -> None:
+        """Send a line that no reader acts on, so that proxies keep the connection."""
+        await self._write(b": " + text.encode() + b"\n\n")
+
     async def finish(self) -> None:
         """Send [DONE]."""
         await self._write(_DONE)

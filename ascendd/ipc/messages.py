@@ -150,6 +150,13 @@ class Reconfigure(Message, frozen=True, tag="reconfigure"):
     config_json: bytes
 
 
+class StatusReport(Message, frozen=True, tag="status_report"):
+    """Supervisor -> API, once a second while WatchStatus says so: JSON of what the status page shows."""
+
+    status_json: bytes
+    history_json: bytes
+
+
 class InjectFault(Message, frozen=True, tag="inject_fault"):
     """
     A drill: the engine or the log writer breaks as `kind` says (supervisor.drills), for `seconds` where it lasts.
@@ -244,6 +251,12 @@ class SelfTestDone(Message, frozen=True, tag="self_test_done"):
     episode: int
     latency_s: float
     fault: Fault | None = None
+
+
+class WatchStatus(Message, frozen=True, tag="watch_status"):
+    """API -> supervisor: whether anybody has the status page open, so that StatusReport is wanted."""
+
+    wanted: bool
 
 
 class Drained(Message, frozen=True, tag="drained"):
@@ -381,8 +394,9 @@ class SequenceFailed(Message, frozen=True, tag="sequence_failed"):
 
 
 ControlMessage = Union[
-    Configure, AttachPeer, SetLimits, EngineState, RunSelfTest, Drain, Hold, Reconfigure, InjectFault, Shutdown,
-    MetricsSnapshot, Hello, Progress, Ready, Heartbeat, Stats, ForeignMetrics, SelfTestDone, Drained, ChildFault,
+    Configure, AttachPeer, SetLimits, EngineState, RunSelfTest, Drain, Hold, Reconfigure, InjectFault, StatusReport,
+    Shutdown, MetricsSnapshot, Hello, Progress, Ready, Heartbeat, Stats, ForeignMetrics, SelfTestDone, WatchStatus,
+    Drained, ChildFault,
 ]  # fmt: skip
 DataMessage = Union[
     AddSequence, AbortSequences, LoadAdapter, UnloadAdapter, Probe,

@@ -52,6 +52,8 @@ class StatsBoard:
         self.memory_curve: deque[tuple[float, dict[str, int]]] = deque(maxlen=_CURVE_POINTS)
         # The last changes of self-tuning, for `ascendd tune --explain`.
         self.tuning_changes: deque[dict[str, Any]] = deque(maxlen=_NUM_CHANGES)
+        # The last round of live checks, for the status page; None before the first.
+        self.checks: dict[str, Any] | None = None
         self._trends: dict[str, MemoryTrend] = {}
         self._hastened: dict[str, _Hastened] = {}
         self._cpu_s: dict[tuple[str, int], float] = {}
@@ -105,6 +107,13 @@ class StatsBoard:
         for result in results:
             self._store.set("ascendd_check_verdict", _VERDICTS[result.verdict], (result.check_id,))
         self._store.set("ascendd_checks_timestamp_seconds", time.time())
+        self.checks = {
+            "unix_s": round(time.time(), 1),
+            "results": [
+                {"check": result.check_id, "verdict": result.verdict.name.lower(), "summary": result.summary}
+                for result in results
+            ],
+        }
 
     def leaks(self) -> dict[str, Growth]:
         """Return the processes whose memory has grown for hours, and how fast."""

@@ -110,6 +110,9 @@ class Operations:
             "processes": processes,
             "load": run.board.load(),
             "last_incident": run.last_incident,
+            "engine": run.engine_facts,
+            "ranks": _ranks(run),
+            "checks": run.board.checks,
             "doctor": self._doctor,
             "log_level": run.config.log.level,
             "last_reload": self._last_reload,
@@ -195,6 +198,26 @@ class Operations:
     def _check_running(self) -> None:
         if self._run.phase not in RUNNING:
             raise UsageError(f"the instance is {self._run.phase.value}", remedy="Start it again with systemctl.")
+
+
+def _ranks(run: Runtime) -> list[dict[str, Any]]:
+    """Return where each rank computes: its stage, its slice, and the logical id of its device."""
+    parallel = run.config.parallel
+    tp_size, pp_size, devices = parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.devices
+    if run.placement is not None:
+        tp_size, pp_size, devices = run.placement.tp_size, run.placement.pp_size, list(run.placement.devices)
+    world = tp_size * pp_size
+    kind = run.engine_facts.get("device", run.config.engine.device)
+    return [
+        {
+            "rank": rank,
+            "stage": rank // tp_size,
+            "slice": rank % tp_size,
+            "device": kind if kind == "cpu" else f"{kind} {(devices or range(world))[rank]}",
+            "state": run.children[Role.ENGINE].state.value,
+        }
+        for rank in range(world)
+    ]
 
 
 def _number(value: Any) -> float:

@@ -42,6 +42,7 @@ from ascendd.supervisor.revival import Revival
 from ascendd.supervisor.runtime import PEERS, Runtime
 from ascendd.supervisor.sockets import address_of
 from ascendd.supervisor.spec import ChildSpec
+from ascendd.supervisor.status_feed import StatusFeed
 from ascendd.supervisor.watch import Watch
 from ascendd.telemetry.log_budget import LogBudget, vendor_log_folders
 
@@ -97,6 +98,7 @@ class Supervisor:
         if control.incidents is not None:
             self._run.incidents = IncidentBook(control.incidents, instance, os.environ)
         self._operations = Operations(self._run, self._readiness, instance, control.load, control.doctor)
+        self._feed = StatusFeed(self._run, instance, self._operations.status)
         self._control = ControlSocket(control.path, self._operations.answer) if control.path is not None else None
         file = None if config.log.file is None else Path(config.log.file)
         budget = LogBudget(parse_bytes(config.log.budget), file, vendor_log_folders(os.environ, instance))
@@ -122,6 +124,7 @@ class Supervisor:
         finally:
             if self._control is not None:
                 self._control.close()
+            self._feed.close()
             run.table.kill_all()
             for number in (*_SIGNALS, signal.SIGCHLD):
                 loop.remove_signal_handler(number)
@@ -167,6 +170,7 @@ class Supervisor:
             case ev.Tick():
                 self._watch.on_tick()
                 self._live.on_tick(time.monotonic())
+                self._feed.on_tick(time.monotonic())
 
     def _on_message(self, child: Child, process: ChildProcess, message: object) -> None:
         child.heard_at_s = time.monotonic()
@@ -191,6 +195,8 @@ class Supervisor:
                 self._run.board.take(child.role, message)
             case msg.ForeignMetrics(text):
                 self._run.board.take_foreign(child.role, text)
+            case msg.WatchStatus(wanted):
+                self._feed.watch(wanted=wanted)
             case msg.SelfTestDone():
                 self._readiness.on_self_test(message)
             case msg.Drained(num_aborted):
@@ -209,6 +215,7 @@ class Supervisor:
         child.hello(time.monotonic())
         process.send(msg.Configure(self._run.config_json, process.run, self._run.episode))
         if child.role is Role.API:
+            self._feed.watch(wanted=False)
             process.send(self._run.engine_state)
             if self._run.held:
                 process.send(msg.Hold(held=True))
