@@ -37,7 +37,7 @@ def judge(chips: Sequence[NpuChip], in_use: Optional[FrozenSet[int]] = None) -> 
         "chips": [
             {
                 "chip": chip.label, "temperature_c": chip.temperature_c, "power_w": chip.power_w,
-                "hbm_total_mb": chip.hbm_total_mb,
+                "hbm_used_mb": chip.hbm_used_mb, "hbm_total_mb": chip.hbm_total_mb,
             }
             for chip in chips
         ]

@@ -143,7 +143,9 @@ def _operation(item: _Operation, schemas: dict[type[msgspec.Struct], dict[str, A
         answers["200"] = {"description": "Done", "content": content}
     if item.path in OPEN_PATHS:
         answers["503"] = {"description": "Not now", "content": {"application/json": {"schema": {}}}}
-    for status in (400, 500) if is_open else _COMMON:
+    # A path with a name in it is open for the names that exist: another one is asked for a key, then not found.
+    open_statuses = (400, 401, 404, 500) if "{" in item.path else (400, 500)
+    for status in open_statuses if is_open else _COMMON:
         answers[str(status)] = {
             "description": "An error",
             "content": {"application/json": {"schema": {"$ref": _REFERENCE.format(name="Error")}}},

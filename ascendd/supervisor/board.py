@@ -14,6 +14,7 @@ from ascendd.host.proc import descendants, own_usage, usage
 from ascendd.ipc.messages import MetricsSnapshot, Role, Sample, Stats
 from ascendd.preflight.check import CheckResult, Verdict
 from ascendd.supervisor.child import Child, ChildState
+from ascendd.supervisor.chip_table import chip_rows
 from ascendd.supervisor.degradation import Degradation, Degradations
 from ascendd.supervisor.failure import FailureClass
 from ascendd.supervisor.memory_trend import Growth, MemoryTrend
@@ -113,6 +114,7 @@ class StatsBoard:
                 {"check": result.check_id, "verdict": result.verdict.name.lower(), "summary": result.summary}
                 for result in results
             ],
+            "chips": chip_rows(results),
         }
 
     def leaks(self) -> dict[str, Growth]:

@@ -76,22 +76,23 @@ function showTiles() {
 }
 
 function mood(state) {
-  const kind = { ready: "good", serving: "good", pass: "good", OK: "good", failed: "bad", backoff: "bad", degraded: "bad", fail: "bad", warn: "warn", warnings: "warn", error: "warn" }[state];
+  const kind = { ready: "good", serving: "good", pass: "good", OK: "good", Warning: "warn", Alarm: "bad", Critical: "bad", UNKNOWN: "bad", failed: "bad", backoff: "bad", degraded: "bad", fail: "bad", warn: "warn", warnings: "warn", error: "warn" }[state];
   return element("span", { class: kind ? `${kind}-text` : "" }, text(state));
 }
 
 function showTables() {
-  const chips = new Map((status.chips ?? []).map((chip) => [chip.device, chip]));
+  const chips = new Map((status.checks?.chips ?? []).map((chip) => [chip.device, chip]));
   const chipHeads = chips.size > 0 ? ["health", "power", "temperature", "memory"] : [];
   fill(at("ranks"), table(["rank", "stage", "slice", "device", "state", ...chipHeads].map((head) => text(head)), status.ranks.map((row) => {
     const chip = chips.get(row.device);
     const cells = [`${row.rank}`, `${row.stage}`, `${row.slice}`, row.device, mood(row.state)];
     if (chips.size > 0) {
-      cells.push(chip?.health ? mood(chip.health) : "–", chip?.power_w ? `${chip.power_w} W` : "–", chip?.temperature_c ? `${chip.temperature_c} °C` : "–",
-        chip?.hbm_total_mb ? `${chip.hbm_used_mb} / ${chip.hbm_total_mb} MB` : "–");
+      const shown = (value, unit) => (value === null || value === undefined ? "–" : `${value} ${unit}`);
+      cells.push(chip?.health ? mood(chip.health) : "–", shown(chip?.power_w, "W"), shown(chip?.temperature_c, "°C"),
+        chip?.hbm_total_mb ? `${chip.hbm_used_mb ?? "–"} / ${chip.hbm_total_mb} MB` : "–");
     }
     return cells;
-  })));
+  })), chips.size > 0 ? element("p", { class: "muted" }, text("chips_at", { time: moment(status.checks.unix_s) })) : null);
   fill(at("processes"), table(["process", "state", "pid", "memory", "starts", "since"].map((head) => text(head)), status.processes.map((row) =>
     [row.role, mood(row.state), `${row.pid ?? "–"}`, row.rss_bytes ? bytes(row.rss_bytes) : "–", `${row.num_starts ?? "–"}`, row.since_s ? span(row.since_s) : "–"])));
   const others = status.neighbours.map((row) => [row.instance, row.model ?? "–", row.address ?? "–", mood(row.phase),

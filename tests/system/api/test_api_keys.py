@@ -94,14 +94,33 @@ def test_metrics_are_for_keys_of_that_scope(api, shared_api):
 
 
 def test_every_route_is_denied_without_a_key(api):
-    """Of all routes that the server registers, none but the three probes answers without a key."""
+    """Of all routes, only the three probes and the status page's markup, which tells nothing, answer without a key."""
     source = (Path(__file__).resolve().parents[3] / "ascendd" / "api" / "server.py").read_text(encoding="utf-8")
     routes = re.findall(r'app\.router\.add_(get|post)\("([^"]+)"', source)
-    statuses = {path: api.request(method.upper(), path.partition("{")[0]).status for method, path in routes}
-    opened = {path for path, status in statuses.items() if status != 401}
+    asked = {path: path.replace("{name}", "page.css").partition("{")[0] for _, path in routes}
+    answers = {path: api.request(method.upper(), asked[path]) for method, path in routes}
+    opened = {path for path, answer in answers.items() if answer.status != 401}
 
-    assert len(routes) >= 14
-    assert opened == {"/livez", "/readyz", "/health"}
+    assert len(routes) >= 17
+    assert opened == {"/livez", "/readyz", "/health", "/status", "/status/{name}"}
+    for path in ("/status", "/status/{name}"):
+        assert answers[path].status == 200
+        assert not re.search(rb"tiny|127\.0\.0\.1", answers[path].body), f"{path} tells the model or the address"
+
+
+@pytest.mark.parametrize(
+    "path", ["/status/events", "/status/x", "/status/page.css/", "/status/../v1/models", "/status/a.b"]
+)
+def test_only_the_page_s_own_files_are_open(api, path):
+    """Beside page and assets nothing under /status is open: figures and unknown names need a key."""
+    assert api.request("GET", path).status == 401
+
+
+def test_figures_need_the_scope_admin(api):
+    """The status page's figures are refused to keys of any other scope."""
+    refused = {key: api.request("GET", "/status/events", None, bearer(key)).status for key in ("plain", "scraper", "x")}
+
+    assert refused == {"plain": 403, "scraper": 403, "x": 401}
 
 
 def test_one_request_at_a_time(api, script):

@@ -126,6 +126,8 @@ def test_schemathesis_finds_nothing(start_api, script, tmp_path) -> None:
     done = subprocess.run(
         [
             str(python.parent / "st"), "run", f"{api.url}/openapi.json", "--checks", checks, "--seed", "1",
+            # An endless stream has no end to judge.
+            "--exclude-path", "/status/events",
             "--phases", "examples,coverage,fuzzing", "--max-examples", "50", "--request-timeout", "30", "--no-color",
         ],
         cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False,
@@ -133,7 +135,8 @@ def test_schemathesis_finds_nothing(start_api, script, tmp_path) -> None:
     counted = re.search(r"(\d+) generated, (\d+) passed", done.stdout)
 
     assert done.returncode == 0, done.stdout
-    assert "Selected: 13/13" in done.stdout, done.stdout
+    num_operations = sum(len(methods) for methods in api.request("GET", "/openapi.json").json["paths"].values())
+    assert f"Selected: {num_operations - 1}/{num_operations}" in done.stdout, done.stdout
     assert counted is not None
     assert int(counted[1]) == int(counted[2]) >= 1000, counted[0]
     assert api.alive()

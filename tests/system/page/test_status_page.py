@@ -11,24 +11,32 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import psutil
 import pytest
+from ascendd.checks import npu_health, npu_sensors
 from chromium import Page, find_chromium, open_page
 from loopback_ports import free_ports
 
+from ascendd.api.routes_status import ASSETS
 from ascendd.config.credentials import Credential, digest_of
+from ascendd.host.npu_smi_table import parse_info
+from ascendd.supervisor.board import StatsBoard
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(400)]
 
 TINY_MODEL = Path(__file__).resolve().parents[1] / "tiny_qwen2.py"
+RECORDED = Path(__file__).resolve().parents[2] / "fixtures" / "npu-smi"
+PAGE_FILES = Path(__file__).resolve().parents[3] / "ascendd" / "api" / "status_page"
 KEY = "page-test-admin"
 INFER_KEY = "page-test-infer"
 PHONE = (390, 844)
@@ -280,3 +288,77 @@ def test_the_shell_has_no_data_and_runs_no_foreign_script(start: Callable[..., D
             assert answer.status == 200
     with pytest.raises(urllib.error.HTTPError, match="401"):
         urllib.request.urlopen(f"{daemon.url}/status/events", timeout=10)
+
+
+class _Recorded(BaseHTTPRequestHandler):
+    """The page's own files, and one status report whose chips come from a recorded npu-smi."""
+
+    status: bytes = b""
+    over: threading.Event
+
+    def log_message(self, *_args: object) -> None:
+        """Stay silent."""
+
+    def do_GET(self) -> None:
+        name = self.path.rpartition("/")[2]
+        is_stream = name == "events"
+        data = b"event: status\ndata: %s\n\n" % self.status
+        if not is_stream:
+            name = "index.html" if name == "status" else name
+            data = (PAGE_FILES / name).read_bytes()
+        self.send_response(200)
+        self.send_header(
+            "Content-Type", "text/event-stream" if is_stream else "text/html" if name == "index.html" else ASSETS[name]
+        )
+        self.send_header("Content-Length", str(len(data) + is_stream))  # one byte more keeps the stream open
+        self.end_headers()
+        self.wfile.write(data)
+        if is_stream:
+            self.wfile.flush()
+            self.over.wait(120)
+
+
+def test_chips_are_shown_as_the_live_checks_saw_them(axe: str) -> None:
+    """On a host of NPUs the ranks have health, power, temperature and memory of their chips, and when they were read."""
+    chips = parse_info((RECORDED / "abn-health-warning-alarm-critical-24.1.rc3-910B3.txt").read_text()).chips
+    board = StatsBoard("blue", "qwen2")
+    board.take_checks(
+        [
+            replace(npu_sensors.judge(chips), check_id="npu-sensors"),
+            replace(npu_health.judge(chips, {}), check_id="npu-health"),
+        ]
+    )
+    assert board.checks is not None
+    ranks = [{"rank": n, "stage": 0, "slice": n, "device": f"npu {n}", "state": "ready"} for n in range(len(chips))]
+    report = {
+        "instance": "blue", "version": "0", "model": "qwen2", "address": "127.0.0.1:1", "phase": "serving", "held": False,
+        "text": "", "degraded": None, "uptime_s": 1.0, "unix_s": 1.8e9, "processes": [], "load": board.load(),
+        "last_incident": None, "engine": {}, "ranks": ranks, "checks": board.checks, "doctor": {"verdict": "pass"},
+        "neighbours": [],
+    }  # fmt: skip
+    over = threading.Event()
+    handler = type("Handler", (_Recorded,), {"status": json.dumps(report).encode(), "over": over})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+
+    async def look() -> None:
+        async with open_page(f"http://127.0.0.1:{server.server_address[1]}/status") as page:
+            await page.until("document.querySelectorAll('#ranks tbody tr').length > 0")
+            rows = await page.run(
+                "[...document.querySelectorAll('#ranks tbody tr')].map((row) => [...row.cells].map((cell) => cell.innerText))"
+            )
+            for chip, row in zip(chips, rows, strict=True):
+                assert row[5:] == [
+                    chip.health, f"{chip.power_w:g} W", f"{chip.temperature_c} °C",
+                    f"{chip.hbm_used_mb} / {chip.hbm_total_mb} MB",
+                ]  # fmt: skip
+            read_at = await page.run(f"new Date({board.checks['unix_s']} * 1000).toLocaleString('en-GB')")
+            assert read_at in await page.run("document.querySelector('#ranks p').innerText")
+            assert await violations(page, axe) == []
+            assert page.console == []
+
+    run(look())
+    over.set()
+    server.shutdown()
+    server.server_close()
