@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import sys
+from pathlib import Path
 from typing import List, Optional
 
-from ascendd.errors import AscenddError, ExitCode
+from ascendd.errors import AscenddError, ExitCode, UsageError
 from ascendd.host.fake_host import require_fake_host
-from ascendd.preflight.context import CheckContext, CheckRequest
+from ascendd.preflight.context import CheckRequest
 from ascendd.preflight.discover import select
-from ascendd.preflight.report import exit_code, print_report, to_json
-from ascendd.preflight.runner import run_checks
+from ascendd.preflight.doctor import Doctor, DoctorOptions
+from ascendd.preflight.explain import explain
+from ascendd.preflight.language import choose_language
 
 from . import CHECKS
 
@@ -27,30 +29,46 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Run the checks and return the doctor's exit code."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    try:
+        language = choose_language(args.lang, os.environ)
+        options = DoctorOptions(language, args.as_json, args.junit, args.bundle, args.watch, args.fix, args.yes)
+        options.check()
+        if args.explain is not None:
+            sys.stdout.write(explain(args.explain, CHECKS, language) + "\n")
+            return 0
+        checks = select(CHECKS, args.only, args.deep, args.skip)
+        root = require_fake_host(args.host_root)
+        request = CheckRequest(device=args.device, model_path=args.model, deep=args.deep, root=root)
+        return Doctor(checks, request, options).run()
+    except UsageError as error:
+        parser.error(error.message)
+    except AscenddError as error:
+        sys.stderr.write(f"error {error.code}: {error.message}\n    {error.remedy}\n")
+        return int(error.exit_code)
+    return int(ExitCode.USAGE)
+
+
+def _parser() -> _Parser:
     parser = _Parser(prog="python3 -m checks", description="Check this host for what ascendd needs.")
     parser.add_argument("--device", choices=("auto", "npu", "cpu"), default="auto")
     parser.add_argument("--model", metavar="PATH", help="a model folder to check")
     parser.add_argument("--deep", action="store_true", help="also what takes minutes: checksums")
-    parser.add_argument("--only", metavar="ID", action="append", default=[], help="run this check; can be repeated")
-    parser.add_argument("--skip", metavar="ID", action="append", default=[], help="leave this check out")
+    parser.add_argument("--only", metavar="ID,...", action="append", default=[], help="run these; can be repeated")
+    parser.add_argument("--skip", metavar="ID,...", action="append", default=[], help="leave these out")
+    parser.add_argument("--explain", metavar="ID", help="tell what a check does, and run none")
+    parser.add_argument("--junit", metavar="FILE", type=Path, help="write JUnit XML there as well")
     parser.add_argument("--host-root", metavar="DIR", default="/", help="check a fake host, a folder with .fake-host")
-    parser.add_argument("--json", action="store_true", dest="as_json")
-    args = parser.parse_args(argv)
-    try:
-        checks = select(CHECKS, args.only, args.deep, args.skip)
-        root = require_fake_host(args.host_root)
-    except AscenddError as error:
-        parser.error(error.message)
-    request = CheckRequest(device=args.device, model_path=args.model, deep=args.deep, root=root)
-    results = run_checks(checks, request)
-    titles = {check.id: check.title for check in checks}
-    target = CheckContext(request).target
-    if args.as_json:
-        json.dump(to_json(results, target, titles), sys.stdout, indent=2, ensure_ascii=False)
-        sys.stdout.write("\n")
-    else:
-        print_report(results, target, titles)
-    return int(exit_code(results))
+    parser.add_argument(
+        "--watch", metavar="SECONDS", type=float, help="look again at what can change, this often, until Ctrl-C"
+    )
+    parser.add_argument("--fix", action="store_true", help="show what a setting puts right; with --yes, do it")
+    parser.add_argument("--yes", action="store_true", help="with --fix: run what it shows")
+    parser.add_argument("--bundle", metavar="FILE", type=Path, help="write a support archive there, secrets masked")
+    parser.add_argument("--lang", metavar="zh|en", help="the language; default: the locale's")
+    parser.add_argument("--json", action="store_true", dest="as_json", help="print JSON")
+    return parser
 
 
 if __name__ == "__main__":

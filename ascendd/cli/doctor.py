@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
-import time
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -56,27 +53,23 @@ def doctor(  # noqa: PLR0917 - typer reads one parameter per option
     Exit status: 0 all pass, 1 warnings, 2 failures, 3 something could not be checked.
     """
     from ascendd.host.fake_host import require_fake_host
-    from ascendd.preflight.context import CheckContext, CheckRequest
+    from ascendd.preflight.context import CheckRequest
     from ascendd.preflight.discover import find_checks, select
-    from ascendd.preflight.junit import to_junit
+    from ascendd.preflight.doctor import Doctor, DoctorOptions
+    from ascendd.preflight.explain import explain as explained
     from ascendd.preflight.language import choose_language
-    from ascendd.preflight.report import exit_code, print_report, to_json
-    from ascendd.preflight.runner import run_checks
 
     if device not in ("auto", "npu", "cpu"):
         raise typer.BadParameter(f"--device {device}: write auto, npu or cpu")
-    if watch is not None and as_json:
-        raise typer.BadParameter("--watch and --json exclude each other: run --json as often as you need it")
-    if yes and not fix:
-        raise typer.BadParameter("--yes says that --fix may run what it shows; write both")
-    if fix and as_json:
-        raise typer.BadParameter("--fix and --json exclude each other: a fix is shown to a person before it runs")
     try:
         language = choose_language(lang, os.environ)
-    except ValueError as error:
-        raise typer.BadParameter(f"--lang {lang}: write zh or en") from error
-    if explain is not None:
-        return _explain(explain)
+        options = DoctorOptions(language, as_json, junit, bundle, watch, fix, yes)
+        options.check()
+        if explain is not None:
+            print(explained(explain, find_checks(), language))
+            return 0
+    except UsageError as error:
+        raise typer.BadParameter(error.message) from error
     if as_service is not None:
         if instance not in (None, as_service):
             raise typer.BadParameter("--instance and --as-service name two instances: name one")
@@ -98,103 +91,10 @@ def doctor(  # noqa: PLR0917 - typer reads one parameter per option
         as_service=as_service is not None,
         root=root,
     )
-    results = run_checks(checks, request)
-    titles = {check.id: check.title for check in checks}
-    target = CheckContext(request).target
-    if junit is not None:
-        _write_junit(junit, to_junit(results, titles))
-    if as_json:
-        print(json.dumps(to_json(results, target, titles), indent=2, ensure_ascii=False))
-    else:
-        print_report(results, target, titles, sys.stdout, language)
-    if bundle is not None:
-        _bundle(bundle, to_json(results, target, titles), request)
-    if fix:
-        results = _fix(checks, request, results, apply_them=yes)
-    if watch is not None:
-        results = _watch(checks, request, results, titles, watch)
-    return int(exit_code(results))
-
-
-def _watch(checks: list[Any], request: Any, results: list[Any], titles: dict[str, str], every_s: float) -> list[Any]:
-    """Run the live checks again and again; print each verdict that changed. Return what was known at Ctrl-C."""
-    from ascendd.preflight.runner import run_checks
-    from ascendd.preflight.watch import changes, merged
-
-    live = [check for check in checks if check.live]
-    print(f"\nlooking again every {every_s:g} s at: {', '.join(check.id for check in live) or 'nothing'}", flush=True)
     try:
-        while live:
-            time.sleep(every_s)
-            again = run_checks(live, request)
-            lines = changes(results, again, titles)
-            results = merged(results, again)  # before it is told: whoever reads the line may interrupt at once
-            for line in lines:
-                print(f"{time.strftime('%H:%M:%S')}  {line}", flush=True)
-    except KeyboardInterrupt:
-        print()
-    return results
-
-
-def _fix(checks: list[Any], request: Any, results: list[Any], *, apply_them: bool) -> list[Any]:
-    """Show every fix, run each where it may be, look again at what was fixed; return what is known then."""
-    from ascendd.preflight.context import CheckContext
-    from ascendd.preflight.fix import apply, fixes_for
-    from ascendd.preflight.runner import run_checks
-    from ascendd.preflight.watch import changes, merged
-
-    fixes = fixes_for(results)
-    if not fixes:
-        print("\nNothing here can be put right by a setting; see what to do above.")
-        return results
-    context = CheckContext(request)
-    print("\nFixes" if apply_them else "\nFixes, none of which was run; --fix --yes runs them")
-    for fix in fixes:
-        print(f"{fix.check_id}: {fix.command}\n    holds: {fix.holds}\n    undo: {fix.undo or 'nothing to take back'}")
-        if apply_them:
-            outcome = apply(fix, context.run, context.environ)
-            print(f"    {'done' if outcome.problem is None else 'failed: ' + outcome.problem}", flush=True)
-    if not apply_them:
-        return results
-    again = run_checks([check for check in checks if check.id in {fix.check_id for fix in fixes}], request)
-    for line in changes(results, again, {check.id: check.title for check in checks}):
-        print(line)
-    return merged(results, again)
-
-
-def _bundle(target: Path, report: dict[str, Any], request: Any) -> None:
-    from ascendd.preflight.context import CheckContext
-    from ascendd.preflight.support_archive import write_archive
-
-    try:
-        names = write_archive(target, report, CheckContext(request))
+        return Doctor(checks, request, options).run()
     except UsageError as error:
         raise typer.BadParameter(error.message) from error
-    # Standard output may be the JSON report.
-    print(f"{target}: {len(names)} files, secrets masked; look through it before it leaves", file=sys.stderr)
-
-
-def _explain(check_id: str) -> int:
-    from ascendd.preflight.discover import find_checks, select
-    from ascendd.preflight.explain import explain
-
-    try:
-        (check,) = select(find_checks(), [check_id], deep=True)
-    except UsageError as error:
-        raise typer.BadParameter(error.message.replace("--only", "--explain", 1)) from error
-    print(explain(check))
-    return 0
-
-
-def _write_junit(path: Path, text: str) -> None:
-    from ascendd.errors import PermissionMissing
-
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise PermissionMissing(
-            f"--junit {path} cannot be written: {error.strerror}", remedy="Name a file in a folder that is there."
-        ) from error
 
 
 def _config_json(instance: Optional[str], config: Optional[Path]) -> Optional[str]:

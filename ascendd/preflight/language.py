@@ -1,8 +1,9 @@
 """
 The language of a report: English, or Chinese by the catalogue beside this module.
 
-Verdicts, titles, remedies and the frame of the table are translated; what was measured is told as it was measured, and
-`--json` is English always. A remedy that the catalogue lacks, such as one that comes with an error, stays English.
+Verdicts, titles, remedies and the frame of the table are translated here, findings by `finding_texts`; words of tools,
+names and numbers stay as they were measured, and `--json` is English always. A remedy that the catalogue lacks, such as
+one that comes with an error, stays English.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import json
 import re
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Pattern, Tuple
+
+from ascendd.errors import UsageError
 
 _CATALOGUE = Path(__file__).resolve().parent / "data" / "zh.json"
 _VARIABLES = ("LC_ALL", "LC_MESSAGES", "LANG")
@@ -26,9 +29,12 @@ class Language(enum.Enum):
 
 
 def choose_language(asked: Optional[str], environ: Mapping[str, str]) -> Language:
-    """Return the language `asked` for, else that of the locale. Raises ValueError for one that there is not."""
+    """Return the language `asked` for, else that of the locale. Raises UsageError for one that there is not."""
     if asked is not None:
-        return Language(asked)
+        try:
+            return Language(asked)
+        except ValueError as error:
+            raise UsageError(f"--lang {asked}: write zh or en") from error
     locale = next((environ[name] for name in _VARIABLES if environ.get(name)), "")
     return Language.ZH if locale.lower().startswith("zh") else Language.EN
 

@@ -1,8 +1,8 @@
 """
-The sentences that checks may tell an operator to act by, read from their source. Pure.
+The sentences that checks may tell an operator, read from their source. Pure.
 
 A remedy is a sentence that begins with a capital letter and ends with a full stop; nothing else in a check looks so,
-docstrings aside. What is put in at run time is `{}`.
+docstrings aside. Findings are among its other texts of several words. What is put in at run time is `{}`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,12 @@ from pathlib import Path
 from typing import Dict, Iterator, List, Set, Tuple
 
 PLACE = "{}"
+# What begins the commands that remedies show.
+_COMMAND = re.compile(
+    r"(?:npu-smi (?:info -|info$|set)|hccn_tool -i|ps -o|python3 -m|for i in|/opt/ascendd/|ascendd plan|"
+    r"(?:ls|dmesg|cat|kill|grep|df|du|ss|sysctl|tail|journalctl|usermod|fuser|chronyc|lspci|lsmod|ulimit|lscpu|swapon|"
+    r"id|msnpureport) |systemctl (?:show|reboot))"
+)
 
 
 def templates(source: str) -> List[str]:
@@ -22,6 +28,19 @@ def templates(source: str) -> List[str]:
     found: Dict[str, None] = {}
     for node, text in _texts(tree, skipped):
         if re.match(r"[A-Z`{]", text) and text.endswith(".") and " " in text and id(node) not in skipped:
+            found[text] = None
+    return list(found)
+
+
+def findings(source: str) -> List[str]:
+    """Return texts of several words that are no remedies and no shown commands: findings, titles, words of tools."""
+    tree = ast.parse(source)
+    skipped = _docstrings(tree)
+    found: Dict[str, None] = {}
+    for node, text in _texts(tree, skipped):
+        is_remedy = re.match(r"[A-Z`{]", text) and text.endswith(".")
+        has_words = " " in text and re.search(r"[A-Za-z]{2}", text.replace(PLACE, "")) is not None
+        if id(node) not in skipped and has_words and not is_remedy and _COMMAND.match(text) is None:
             found[text] = None
     return list(found)
 

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Mapping, Sequence, TextIO
 
 from ascendd import __version__
 from ascendd.preflight.check import CheckResult, Verdict
+from ascendd.preflight.finding_texts import finding_in
 from ascendd.preflight.language import Language, frame, remedy_in, titles_in, verdict_word
 from ascendd.preflight.target import FAKE_HOST, Target
 
@@ -62,6 +63,11 @@ def verdict_line(results: Sequence[CheckResult], language: Language = Language.E
 
 def _last_line(results: Sequence[CheckResult], target: Target, language: Language) -> str:
     return verdict_line(results, language) + ("" if target.fake_root is None else f" [{FAKE_HOST}]")
+
+
+def _reason(target: Target, language: Language) -> str:
+    said = finding_in(target.reason, "", language)
+    return said[:1].upper() + said[1:]
 
 
 def to_json(results: Sequence[CheckResult], target: Target, titles: Mapping[str, str]) -> Dict[str, Any]:
@@ -118,14 +124,18 @@ def _print_rich(
 
     # A pipe or a journal has no width; do not wrap into 80 columns there.
     console = Console(file=out, highlight=False, width=None if out.isatty() else 160, soft_wrap=False)
-    console.print(Text(target.reason[:1].upper() + target.reason[1:]))
+    console.print(Text(_reason(target, language)))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("Check", "Verdict", "Finding"):
         table.add_column(frame(name, language), no_wrap=name != "Finding", header_style="bold")
     for result in results:
         word, style = _WORD[result.verdict]
         word = verdict_word(result.verdict.value, word, language)
-        table.add_row(Text(titles[result.check_id]), Text(word, style=style), Text(result.summary))
+        table.add_row(
+            Text(titles[result.check_id]),
+            Text(word, style=style),
+            Text(finding_in(result.summary, result.check_id, language)),
+        )
     console.print(table)
     lines = remedy_lines(results, titles, language)
     if lines:
@@ -141,12 +151,12 @@ def _print_plain(
     def write(line: str) -> None:
         out.write(line + "\n")
 
-    write(target.reason[:1].upper() + target.reason[1:])
+    write(_reason(target, language))
     wide = max([5, *(len(titles[result.check_id]) for result in results)])
     room = max(40, shutil.get_terminal_size((160, 24)).columns - wide - 11)
     write(f"{frame('Check', language):<{wide}}  {frame('Verdict', language):<7}  {frame('Finding', language)}")
     for result in results:
-        first, *rest = textwrap.wrap(result.summary, room) or [""]
+        first, *rest = textwrap.wrap(finding_in(result.summary, result.check_id, language), room) or [""]
         word = verdict_word(result.verdict.value, _WORD[result.verdict][0], language)
         write(f"{titles[result.check_id]:<{wide}}  {word:<7}  {first}")
         for line in rest:

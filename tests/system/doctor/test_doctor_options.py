@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import signal
 import stat
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from host_fault_cases import HOST_CASES
 
 pytestmark = pytest.mark.system
 
+ROOT = Path(__file__).resolve().parents[3]
 SWAP = ("--only", "swappiness,clock")
 
 
@@ -73,11 +76,16 @@ def test_wrong_options_are_wrong_usage(server: FakeMachine, args: list[str], wor
 
 
 def test_a_chinese_locale_gets_a_chinese_report(server: FakeMachine) -> None:
-    """Titles, verdicts, remedies and the last line; --json stays English for machines."""
+    """Titles, verdicts, findings, remedies and the last line; --json stays English for machines."""
+    CASES["double-bit errors of now"].damage(server)
     told = doctor(server, *SWAP, LC_ALL="zh_CN.UTF-8")
+    chip = doctor(server, "--only", "npu-ecc,cann-version", "--lang", "zh")
     machine = doctor(server, *SWAP, "--json", LC_ALL="zh_CN.UTF-8")
 
     assert "交换分区" in told.stdout
+    assert "而 vm.swappiness 是 60；要求不超过" in told.stdout
+    assert re.search("NPU 内存错误 +失败 +NPU 5 chip 0 .*：HBM 双比特错误计数", chip.stdout), chip.stdout
+    assert re.search("CANN 版本 +通过 +\\S+，位于 /usr/local/Ascend", chip.stdout), chip.stdout
     assert "请设置：sysctl -w vm.swappiness=10" in told.stdout
     assert told.stdout.splitlines()[-1] == "就绪，但有告警 (1 通过, 1 告警) [FAKE HOST]"
     assert json.loads(machine.stdout)["checks"][0]["title"] == "Swap"
@@ -113,3 +121,64 @@ def test_the_support_archive_holds_the_report_and_no_secret(server: FakeMachine,
     assert sum(map(len, held.values())) < 21 << 20
     assert again.returncode == 64
     assert "exists already" in again.stderr
+
+
+def checks(server: FakeMachine, *args: str) -> subprocess.CompletedProcess[str]:
+    """Run the part for a host without an environment, as from an unpacked bundle: no site-packages, no ascendd verb."""
+    command = [sys.executable, "-S", "-m", "checks", "--host-root", str(server.root), *args]
+    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=100)
+
+
+def test_the_bundles_checks_have_the_options_of_the_verb(server: FakeMachine, tmp_path: Path) -> None:
+    """JUnit, archive, language, fixes and explanations come without anything installed, and with the same exit codes."""
+    junit, archive = tmp_path / "report.xml", tmp_path / "support.tar.gz"
+
+    done = checks(server, *SWAP, "--lang", "zh", "--junit", str(junit), "--bundle", str(archive), "--fix")
+    fixed = checks(server, *SWAP, "--fix", "--yes")
+    explained = checks(server, "--explain", "swappiness", "--lang", "zh")
+
+    assert done.returncode == 1, done.stderr
+    assert "就绪，但有告警 (1 通过, 1 告警) [FAKE HOST]" in done.stdout
+    assert "swappiness: sysctl -w vm.swappiness=10\n    有效期: " in done.stdout
+    assert junit.read_text().count("<testcase ") == 2
+    with tarfile.open(archive) as held:
+        assert any(name.endswith("/report.json") for name in held.getnames())
+    assert fixed.returncode == 0, fixed.stdout + fixed.stderr
+    assert "Swap (swappiness): warn -> pass" in fixed.stdout
+    assert explained.stdout.startswith("交换分区 (swappiness)\n\n内核不会把")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--watch", "0"], "--watch 0: write the seconds between two looks"),
+        (["--yes"], "--yes says that --fix"),
+        (["--lang", "de"], "--lang de: write zh or en"),
+        (["--explain", "swap"], "--explain swap: no such check; known: "),
+        (["--junit", "/absent/report.xml"], "--junit /absent/report.xml cannot be written: No such file"),
+    ],
+)
+def test_wrong_options_of_the_bundles_checks_are_one_line(server: FakeMachine, args: list[str], words: str) -> None:
+    """Wrong usage is 64, a file that cannot be written 71, as for every verb."""
+    done = checks(server, *SWAP, *args)
+
+    assert done.returncode == (71 if "--junit" in args else 64), done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_bundles_checks_watch_until_they_are_interrupted(server: FakeMachine) -> None:
+    """--watch tells what changes, and Ctrl-C ends with the last verdict."""
+    CASES["double-bit errors of now"].damage(server)
+    command = [sys.executable, "-S", "-m", "checks", "--host-root", str(server.root), "--only", "npu-ecc"]
+    with subprocess.Popen([*command, "--watch", "1"], stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        try:
+            assert process.stdout is not None
+            heard = next(line for line in process.stdout if line.startswith("looking again every 1 s at: "))
+            process.send_signal(signal.SIGINT)
+            status = process.wait(90)
+        finally:
+            process.kill()
+
+    assert heard == "looking again every 1 s at: npu-ecc\n"
+    assert status == 2

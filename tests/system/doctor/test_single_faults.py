@@ -1,5 +1,6 @@
 """One broken fact of a healthy fake host at a time: the one check that looks for it says so, and no other fails."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,12 +9,20 @@ from fake_machine import FakeMachine
 from fault_cases import CASES as HARDWARE_CASES
 from host_fault_cases import HOST_CASES, instance
 
-from ascendd.preflight.check import Verdict
+from ascendd.preflight.check import CheckResult, Verdict
+from ascendd.preflight.finding_texts import finding_in
+from ascendd.preflight.language import Language
 
 pytestmark = pytest.mark.system
 
 CASES = {**HARDWARE_CASES, **HOST_CASES}
 SOUND = (Verdict.PASS, Verdict.SKIPPED)
+
+
+def not_chinese(results: dict[str, CheckResult]) -> dict[str, str]:
+    """Return the findings that are told in English where Chinese is asked for."""
+    told = {name: finding_in(result.summary, name, Language.ZH) for name, result in results.items()}
+    return {name: text for name, text in told.items() if text and not re.search("[\u3000-\u9fff\uff00-\uffef]", text)}
 
 
 @pytest.fixture
@@ -43,6 +52,7 @@ def test_a_healthy_instance_has_nothing_to_be_said(server: FakeMachine) -> None:
 
     assert {name: result for name, result in results.items() if result.verdict not in SOUND} == {}
     assert all(results[name].verdict is Verdict.PASS for name in OF_AN_INSTANCE), results
+    assert not_chinese(results) == {}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -55,6 +65,7 @@ def test_one_broken_fact_is_found_by_one_check(server: FakeMachine, name: str) -
 
     found = {check: result for check, result in results.items() if result.verdict not in SOUND}
     assert list(found) == [case.check], {check: result.summary for check, result in found.items()}
+    assert not_chinese(results) == {}
     result = found[case.check]
     assert result.verdict.value == case.verdict, result.summary
     assert case.says in result.summary, result.summary

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from ascendd.checks import CHECKS
 from ascendd.preflight.check import CheckResult, Remedy, Tier, Verdict
 from ascendd.preflight.explain import explain
 from ascendd.preflight.junit import to_junit
+from ascendd.preflight.language import Language
 
 RESULTS = [
     CheckResult(Verdict.PASS, "all well", duration_s=0.5, check_id="a"),
@@ -45,12 +47,22 @@ def test_each_verdict_is_what_ci_makes_of_it() -> None:
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.id)
 def test_every_check_explains_itself(check) -> None:
     """Title, what it looks at, what it needs first, when it runs and its limit are told for each."""
-    told = explain(check)
+    told = explain(check.id, CHECKS)
 
     assert told.startswith(f"{check.title} ({check.id})\n")
     assert len(told.splitlines()[2]) > 20
     assert f"time limit    {check.timeout_s:g} s" in told
     assert "needs first" in told
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.id)
+def test_every_check_explains_itself_in_chinese(check) -> None:
+    """No line but names, ids and numbers is English; there is a sentence of its own for each check."""
+    told = explain(check.id, CHECKS, Language.ZH).splitlines()
+
+    assert told[0].endswith(f"({check.id})")
+    assert all(re.search("[\u4e00-\u9fff\uff00-\uffef]", line) for line in (told[0], *told[2:3], *told[4:]))
+    assert len({explain(other.id, CHECKS, Language.ZH).splitlines()[2] for other in CHECKS}) == len(CHECKS)
 
 
 def test_the_page_of_the_doctor_lists_every_check() -> None:

@@ -18,7 +18,7 @@ from ascendd.preflight.target import Target
 ROOT = Path(__file__).resolve().parents[3]
 # Beside the checks these modules write remedies, too.
 PROBES = ("ascendd/host/npu_smi.py", "ascendd/host/kernel_log.py", "ascendd/host/policy.py",
-          "ascendd/preflight/chips.py", "ascendd/preflight/runner.py")  # fmt: skip
+          "ascendd/preflight/chips.py", "ascendd/preflight/runner.py", "ascendd/config/plan.py", "ascendd/config/resolve.py")  # fmt: skip
 
 
 def all_remedies() -> set[str]:
@@ -81,9 +81,16 @@ def test_a_remedy_is_translated_with_what_was_put_in_and_an_unknown_one_stays() 
 
 
 def test_a_whole_report_is_chinese() -> None:
-    """Head, verdict, title, remedy and the last line; the finding stays as it was measured."""
+    """Head, verdict, title, finding, remedy and the last line; what npu-smi names stays as it was measured."""
     results = [
-        CheckResult(Verdict.FAIL, "Double Bit Error Count 2", {}, Remedy("ASD-D05", "Reset the chip."), 0.1, "npu-ecc")
+        CheckResult(
+            Verdict.FAIL,
+            "NPU 3: HBM Double Bit Error Count 2",
+            {},
+            Remedy("ASD-D05", "Reset the chip."),
+            0.1,
+            "npu-ecc",
+        )
     ]
     out = io.StringIO()
 
@@ -98,7 +105,7 @@ def test_a_whole_report_is_chinese() -> None:
         "处理办法",
         "复位芯片。",
         "未就绪 (1 失败)",
-        "Double Bit Error Count 2",
+        "NPU 3: HBM 双比特错误计数 2",
     ):
         assert word in text, text
     assert verdict_line(results) == "Not ready (1 fail)"
