@@ -158,11 +158,7 @@ class StatusReport(Message, frozen=True, tag="status_report"):
 
 
 class InjectFault(Message, frozen=True, tag="inject_fault"):
-    """
-    A drill: the engine or the log writer breaks as `kind` says (supervisor.drills), for `seconds` where it lasts.
-
-    Obeyed only where the receiver's own configuration has recovery.drills.
-    """
+    """A drill: engine or log writer break as `kind` says, for `seconds`; obeyed only with recovery.drills."""
 
     kind: str
     seconds: float = 0.0
