@@ -62,8 +62,6 @@ class Runtime:
     engine_facts: dict[str, Any] = field(default_factory=dict)
     # What every thread did when a process hung, by role, until the bundle of that incident has it.
     stacks: dict[str, str] = field(default_factory=dict)
-    # What the engine told of itself when it was last ready.
-    engine_facts: dict[str, Any] = field(default_factory=dict)
     num_cache_blocks: int | None = None
     # Where the instance goes on since a chip was left out.
     placement: Placement | None = None
