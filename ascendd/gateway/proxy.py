@@ -6,6 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,10 @@ from aiohttp import web
 
 from ascendd.api.body import decode_object
 from ascendd.api.errors import as_request_error, error_json, error_response
+from ascendd.api.key_limits import KeyLimits
+from ascendd.config.credentials import Credential
 from ascendd.errors import EngineRestarting, InstanceUnavailable, InternalError, QueueFull, RequestAborted, RequestError
+from ascendd.gateway.answer_usage import AnswerUsage
 from ascendd.gateway.dispatcher import Dispatcher
 from ascendd.gateway.pool import Attempt
 from ascendd.gateway.request_facts import read_facts
@@ -43,6 +47,8 @@ class Passage:
     status: int = _CLIENT_GONE
     num_attempts: int = 0
     num_tokens: int = 0
+    # Of a key with tokens_per_minute.
+    usage: AnswerUsage | None = None
 
 
 class _NothingYet(Exception):
@@ -69,6 +75,8 @@ class Proxy:
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
+        # By the name of a key, so that a reload of rules and keys forgives nobody.
+        self._limits = KeyLimits()
 
     async def answer(self, request: web.Request, dispatcher: Dispatcher) -> web.StreamResponse:
         """Answer one request; every error is in OpenAI's shape. A client that leaves ends the upstream request."""
@@ -98,6 +106,15 @@ class Proxy:
     async def _pass(self, request: web.Request, passage: Passage) -> web.StreamResponse:
         dispatcher = passage.dispatcher
         credential = dispatcher.keys.check(request.path, request.headers.get("Authorization"))
+        with nullcontext() if credential is None else self._limits.place(credential):
+            try:
+                return await self._route(request, passage, credential)
+            finally:
+                if credential is not None and passage.usage is not None:
+                    self._limits.charge(credential, passage.usage.num_tokens)
+
+    async def _route(self, request: web.Request, passage: Passage, credential: Credential | None) -> web.StreamResponse:
+        dispatcher = passage.dispatcher
         key = "" if credential is None else credential.name
         body = await request.read()
         raw: dict[str, Any] = {}
@@ -112,12 +129,17 @@ class Proxy:
         )
         choice, candidates = dispatcher.choose(facts)
         passage.rule, passage.num_tokens = choice.rule, facts.outstanding_tokens
+        changed: dict[str, Any] = {}
+        if credential is not None and credential.tokens_per_minute is not None:
+            passage.usage = AnswerUsage(int(facts.numbers["prompt_tokens"]))
+            changed = passage.usage.asked_for(raw)
         last: RequestError | None = None
         for attempt in candidates.attempts:
             passage.num_attempts += 1
             passage.instance = attempt.instance.name
             try:
-                sent = _encode({**raw, "model": attempt.model}) if raw and raw.get("model") != attempt.model else body
+                named = {"model": attempt.model} if raw and raw.get("model") != attempt.model else {}
+                sent = _encode({**raw, **changed, **named}) if changed or named else body
                 return await self._attempt(request, attempt, sent, passage)
             except _NothingYet as failed:
                 dispatcher.failed(attempt, failed.reason, down=failed.down)
@@ -160,8 +182,10 @@ class Proxy:
                 kept = {name: upstream.headers[name] for name in _KEPT_HEADERS if name in upstream.headers} | told
                 if upstream.content_type != "text/event-stream":
                     whole = await upstream.read()
+                    if passage.usage is not None and upstream.status == 200:
+                        passage.usage.whole(whole)
                     return web.Response(body=whole, status=upstream.status, headers=kept)
-                return await self._stream(request, upstream, kept)
+                return await self._stream(request, upstream, kept, passage.usage)
         except (aiohttp.ClientError, asyncio.TimeoutError, TimeoutError) as error:
             if isinstance(error, aiohttp.ServerTimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
                 raise _NothingYet(f"no answer within {dispatcher.config.upstream_timeout_s:g} s", down=False) from error
@@ -170,7 +194,11 @@ class Proxy:
             instance.end(num_tokens, asyncio.get_running_loop().time())
 
     async def _stream(
-        self, request: web.Request, upstream: aiohttp.ClientResponse, headers: Mapping[str, str]
+        self,
+        request: web.Request,
+        upstream: aiohttp.ClientResponse,
+        headers: Mapping[str, str],
+        usage: AnswerUsage | None,
     ) -> web.StreamResponse:
         """Pass a stream on. Until its first piece an error is still the instance's, and another may be tried."""
         pieces = upstream.content.iter_any().__aiter__()
@@ -186,11 +214,15 @@ class Proxy:
         tail = b""
         try:
             while True:
-                await _write(request, response, piece)
-                tail = (tail + piece)[-64:]
+                passed = piece if usage is None else usage.feed(piece)
+                if passed:
+                    await _write(request, response, passed)
+                tail = (tail + passed)[-64:]
                 piece = await pieces.__anext__()
         except StopAsyncIteration:
-            pass
+            if usage is not None and (rest := usage.rest()):
+                await _write(request, response, rest)
+                tail = (tail + rest)[-64:]
         except (aiohttp.ClientError, asyncio.TimeoutError, TimeoutError) as error:
             _log.warning("gateway.stream_broke", reason=f"{type(error).__name__}: {error}")
             tail = b""

@@ -169,6 +169,8 @@ class Script:
     # Sent as reasoning before the rest.
     reasoning: tuple[str, ...] = ()
     cut: bool = False
+    # Tokens that answers tell in their usage; 0: they tell none.
+    total_tokens: int = 0
     # Set by the test to let the next piece go.
     gate: threading.Semaphore | None = None
 
@@ -220,11 +222,12 @@ class _Handler(BaseHTTPRequestHandler):
         if script.status != 200:
             self._whole(script.status, {"error": {"message": f"{server.name} says {script.status}"}}, script.headers)
         elif not body.get("stream"):
-            self._whole(200, {"model": body["model"], "by": server.name}, {})
+            usage = {"usage": {"total_tokens": script.total_tokens}} if script.total_tokens else {}
+            self._whole(200, {"model": body["model"], "by": server.name, **usage}, {})
         else:
-            self._stream(script)
+            self._stream(script, asked=bool((body.get("stream_options") or {}).get("include_usage")))
 
-    def _stream(self, script: Script) -> None:
+    def _stream(self, script: Script, *, asked: bool) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.end_headers()
@@ -235,6 +238,8 @@ class _Handler(BaseHTTPRequestHandler):
                 if script.gate is not None and not script.gate.acquire(timeout=PATIENCE_S):
                     return
                 self._send(json.dumps({"choices": [{"delta": {"content": text}}]}))
+            if asked and script.total_tokens:
+                self._send(json.dumps({"choices": [], "usage": {"total_tokens": script.total_tokens}}))
             if not script.cut:
                 self._send("[DONE]")
         except OSError:
