@@ -102,7 +102,9 @@ def test_a_crash_is_told_and_pinned(start, tmp_path, eventually) -> None:
     )
     made.wait_ready()
     pinned = folder / "run/ascendd/fake/incidents"
-    (path,) = eventually(lambda: list(pinned.glob("*.json")), detail=made.log_text)
+    found = eventually(lambda: list(pinned.glob("*.json")), detail=made.log_text)
+    assert len(found) == 1, made.log_text()
+    path = found[0]
     env = {"XDG_RUNTIME_DIR": str(folder / "run")}
     listed = json.loads(run_cli(runtime, "report", "fake", "--json", **env).stdout)
     shown = run_cli(runtime, "report", "fake", "--last", **env)
