@@ -90,6 +90,8 @@ def start() -> dict[str, Any]:
     """Start the instance and watch state and API until it is active."""
     started = time.monotonic()
     run("systemctl", "start", "--no-block", UNIT)
+    # --no-block returns once the job is queued; a busy machine takes it up later.
+    wait(lambda: state() != "inactive", "the begin of the start")
     seen: list[tuple[str, int]] = []
     texts: list[str] = []
     while time.monotonic() - started < DEADLINE_S:
