@@ -172,6 +172,18 @@ DASHBOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
                 "Fragmentation of the KV cache.",
             ),
             Panel(
+                "Cost of a million generated tokens",
+                "none",
+                (("{{model}} {{currency}}", "ascendd_cost_per_million_tokens{%s}"),),
+                "Over the last hour; needs cost.price_per_kwh in the instance file.",
+            ),
+            Panel(
+                "Power",
+                "watt",
+                (("{{instance}} {{source}}", "ascendd_power_watts{%s}"),),
+                "What costs are reckoned with.",
+            ),
+            Panel(
                 "Memory of processes",
                 "bytes",
                 (("{{role}}", "sum by (role) (ascendd_process_resident_memory_bytes{%s})"),),

@@ -108,6 +108,10 @@ def _account(service: FrontService, request: web.Request, record: RequestRecord,
         metrics.observe("ascendd_request_duration_seconds", duration_s)
         metrics.observe("ascendd_request_prompt_tokens", usage.prompt_tokens)
         metrics.observe("ascendd_request_generation_tokens", usage.completion_tokens)
+        cached = usage.prompt_tokens_details.cached_tokens
+        kinds = ("prompt", usage.prompt_tokens - cached), ("cached", cached), ("generated", usage.completion_tokens)
+        for kind, number in kinds:
+            metrics.inc("ascendd_model_tokens_total", max(0, number), (record.model or service.model_name, kind))
         metrics.observe("ascendd_request_choices", generation.num_choices)
         if record.credential is not None:
             service.key_limits.charge(record.credential, usage.total_tokens)

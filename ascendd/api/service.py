@@ -57,6 +57,8 @@ class RequestRecord:
     # Seconds that X-Request-Timeout leaves; infinite without.
     timeout_s: float = math.inf
     generation: Generation | ProxiedAnswer | None = None
+    # The name that was asked for: the model's or an adapter's.
+    model: str = ""
     error_code: str | None = None
     note: str | None = None
 
@@ -253,6 +255,7 @@ class ApiService(FrontService):
             adapter="" if form.model == self.model_name else form.model,
         )
         record.generation = generation
+        record.model = form.model
         with generation:
             generation.submit(self.engine, record.request_id, deadline)
             if stream:

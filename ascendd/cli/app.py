@@ -45,6 +45,7 @@ VERBS = (
     "route",
     "exporter",
     "tune",
+    "cost",
 )
 
 COMPLETE_VARIABLE = "_ASCENDD_COMPLETE"

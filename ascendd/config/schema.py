@@ -256,6 +256,21 @@ class TuningSection(Section, frozen=True):
     lower_below: Count = 8
 
 
+class CostSection(Section, frozen=True):
+    """What tokens cost: power x price plus the hardware over its life, all in one currency; off without a price."""
+
+    price_per_kwh: Annotated[float, Meta(ge=0, le=1_000_000)] | None = None
+    # Three letters, as ISO 4217 has them.
+    currency: Annotated[str, Meta(pattern="^[A-Z]{3}$")] = "EUR"
+    # Of what serves this instance, written off over amortisation_years.
+    hardware_price: Annotated[float, Meta(ge=0, le=1e12)] = 0.0
+    amortisation_years: Annotated[float, Meta(gt=0, le=100)] = 4.0
+    # Default: measured, else estimated; docs/METRICS.md says from what.
+    power_w: Annotated[float, Meta(ge=0, le=1_000_000)] | None = None
+    # Of the host around the chips.
+    base_power_w: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
+
+
 class InstanceConfig(Section, frozen=True):
     """One instance: /etc/ascendd/instances/<name>.yaml."""
 
@@ -269,4 +284,5 @@ class InstanceConfig(Section, frozen=True):
     health: HealthSection = HealthSection()
     recovery: RecoverySection = RecoverySection()
     tuning: TuningSection = TuningSection()
+    cost: CostSection = CostSection()
     log: LogSection = LogSection()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ascendd import __version__
+from ascendd.cost.power import Power
 from ascendd.host.anonymous_memory import anonymous_memory
 from ascendd.host.proc import descendants, own_usage, usage
 from ascendd.ipc.messages import MetricsSnapshot, Role, Sample, Stats
@@ -55,6 +56,9 @@ class StatsBoard:
         self.tuning_changes: deque[dict[str, Any]] = deque(maxlen=_NUM_CHANGES)
         # The last round of live checks, for the status page; None before the first.
         self.checks: dict[str, Any] | None = None
+        self._chip_power_w: dict[int, float] = {}
+        self._cost_told = 0.0
+        self._priced: set[str] = set()
         self._trends: dict[str, MemoryTrend] = {}
         self._hastened: dict[str, _Hastened] = {}
         self._cpu_s: dict[tuple[str, int], float] = {}
@@ -107,6 +111,10 @@ class StatsBoard:
         """Take the verdicts of a round of live checks."""
         for result in results:
             self._store.set("ascendd_check_verdict", _VERDICTS[result.verdict], (result.check_id,))
+            if result.check_id == "npu-sensors":
+                rows = enumerate(result.evidence.get("chips", ()))
+                # Half of the dies of A3 have no power of their own: it is that of the pair, told with the first.
+                self._chip_power_w = {number: row.get("power_w") or 0.0 for number, row in rows}
         self._store.set("ascendd_checks_timestamp_seconds", time.time())
         self.checks = {
             "unix_s": round(time.time(), 1),
@@ -204,6 +212,33 @@ class StatsBoard:
     def _out_of_memory_steps(self) -> int:
         name = "ascendd_engine_out_of_memory_total"
         return int(sum(sample.value for sample in self._accumulator.merged() if sample.name == name))
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time that all processes have used."""
+        name = "ascendd_process_cpu_seconds_total"
+        return sum(sample.value for sample in self._store.samples() if sample.name == name)
+
+    def chips_power_w(self, devices: Sequence[int]) -> float | None:
+        """Return the power of the chips `devices` (logical) by the last live checks; None where one is not known."""
+        known = [self._chip_power_w.get(number) for number in devices]
+        watts = [value for value in known if value is not None]
+        return sum(watts) if watts and len(watts) == len(known) else None
+
+    def set_costs(
+        self, power: Power, before: Power | None, currency: str, total: float, prices: Mapping[str, float]
+    ) -> None:
+        """Take the power now and the one shown before, the cost since the start, and the price by model."""
+        if before is not None and before.source != power.source:
+            self._store.remove("ascendd_power_watts", (before.source,))
+        self._store.set("ascendd_power_watts", power.watts, (power.source,))
+        self._store.inc("ascendd_cost_total", max(0.0, total - self._cost_told), (currency,))
+        self._cost_told = total
+        name = "ascendd_cost_per_million_tokens"
+        for model in self._priced - prices.keys():
+            self._store.remove(name, (model, currency))
+        for model, price in prices.items():
+            self._store.set(name, price, (model, currency))
+        self._priced = set(prices)
 
     def count_tuning(self, direction: str, limits: Limits, reason: str) -> None:
         """Count one change of limits, `up` or `down`, and remember it."""

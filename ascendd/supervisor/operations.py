@@ -19,6 +19,7 @@ from ascendd.ipc import messages as msg
 from ascendd.ipc.messages import Role
 from ascendd.supervisor import event as ev
 from ascendd.supervisor.child import ChildState
+from ascendd.supervisor.cost import Costs
 from ascendd.supervisor.drills import start_drill
 from ascendd.supervisor.inputs import check_inputs
 from ascendd.supervisor.phase import RUNNING, Phase
@@ -39,16 +40,18 @@ class Operations:
     files are taken up. `doctor` is what the checks before the start said.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - each is a part of the instance that answers
         self,
         runtime: Runtime,
         readiness: Readiness,
         instance: str,
         load: Callable[[], InstanceConfig] | None,
         doctor: Mapping[str, Any] | None,
+        costs: Costs,
     ) -> None:
         self._run = runtime
         self._readiness = readiness
+        self._costs = costs
         self._instance = instance
         self._load = load
         self._doctor = dict(doctor or {"verdict": "unknown"})
@@ -71,11 +74,13 @@ class Operations:
                 return self.reload()
             case "tune":
                 return {"instance": self._instance, **tuning_report(self._run)}
+            case "cost":
+                return {"instance": self._instance, **self._costs.report()}
             case "drill":
                 return start_drill(self._run, str(request.get("kind", "")), _number(request.get("seconds", 20.0)))
         raise UsageError(
             f"the verb {str(request.get('verb'))[:40]!r} is not known",
-            remedy="Use status, drain, resume, restart, log-level, reload, tune or drill.",
+            remedy="Use status, drain, resume, restart, log-level, reload, tune, cost or drill.",
         )
 
     def status(self) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from ascendd.supervisor import status
 from ascendd.supervisor.board import StatsBoard
 from ascendd.supervisor.child import Child, ChildState
 from ascendd.supervisor.control import Control, ControlSocket
+from ascendd.supervisor.cost import Costs
 from ascendd.supervisor.departure import Departure
 from ascendd.supervisor.device_probe import DeviceProbe
 from ascendd.supervisor.health import Deadlines, HealthMonitor, deadlines_of
@@ -97,7 +98,8 @@ class Supervisor:
         control = control or Control()
         if control.incidents is not None:
             self._run.incidents = IncidentBook(control.incidents, instance, os.environ)
-        self._operations = Operations(self._run, self._readiness, instance, control.load, control.doctor)
+        self._costs = Costs(self._run, files or HostFiles())
+        self._operations = Operations(self._run, self._readiness, instance, control.load, control.doctor, self._costs)
         self._feed = StatusFeed(self._run, instance, self._operations.status)
         self._control = ControlSocket(control.path, self._operations.answer) if control.path is not None else None
         file = None if config.log.file is None else Path(config.log.file)
@@ -169,6 +171,7 @@ class Supervisor:
                 self._watch.stacks.on_due()
             case ev.Tick():
                 self._watch.on_tick()
+                self._costs.on_tick(time.monotonic())
                 self._live.on_tick(time.monotonic())
                 self._feed.on_tick(time.monotonic())
 

@@ -102,6 +102,12 @@ API_METRICS = (
     counter("ascendd_requests_total", "Requests that ended, by the reason they ended for.", "finish_reason"),
     counter("ascendd_http_responses_total", "HTTP responses sent.", "route", "status"),
     counter("ascendd_preprocess_removed_tokens_total", "Prompt tokens that preprocessing removed, by step.", "step"),
+    counter(
+        "ascendd_model_tokens_total",
+        "Tokens of requests that ended, by model or adapter: prompt (computed), cached or generated.",
+        "model",
+        "kind",
+    ),
     counter("ascendd_request_aborts_total", "Requests given up because their client went away."),
     gauge(
         "ascendd_tls_certificate_expiry_timestamp_seconds",
@@ -114,6 +120,14 @@ SUPERVISOR_METRICS = (
     counter("ascendd_child_failures_total", "Unasked ends of a child process, by their class.", "role", "failure"),
     counter("ascendd_memory_restarts_total", "Restarts of the engine for want of device memory, KV cache x 0.9 each."),
     counter("ascendd_tuning_changes_total", "Changes that self-tuning made, by direction: up or down.", "direction"),
+    gauge("ascendd_power_watts", "Power that costs are reckoned with, by where it comes from.", "source"),
+    counter("ascendd_cost_total", "What the instance has cost since its start, with cost.price_per_kwh.", "currency"),
+    gauge(
+        "ascendd_cost_per_million_tokens",
+        "Cost of a million generated tokens of the last hour, by model or adapter.",
+        "model",
+        "currency",
+    ),
     gauge("ascendd_child_up", "1 while the child process is ready, else 0.", "role"),
     gauge("ascendd_build_info", "Always 1; the labels tell what runs.", "version", "instance", "model"),
     gauge("ascendd_instance_ready", "1 while the instance answers requests, else 0."),

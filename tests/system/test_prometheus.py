@@ -95,6 +95,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         f"metrics: {{port: {metrics_port}}}\n"
         "engine: {device: cpu, max_num_blocks: 64, num_threads: 1, max_num_seqs: 16}\n"
         "tuning: {enabled: true, policy: queue, min_num_seqs: 8, interval_s: 1}\n"
+        "cost: {price_per_kwh: 0.5, hardware_price: 8766, amortisation_years: 1, power_w: 400}\n"
     )
     command = [sys.executable, "-m", "ascendd", "run", "--instance", "prom", "--config", str(folder / "instance.yaml")]
     with running(command, folder / "daemon.log") as process:
@@ -219,3 +220,24 @@ def test_tune_explains_the_change_and_lacks_requests_for_advice(
         (8, "0 sequences wait, fewer than 8: max_num_seqs 16 -> 8")
     ]
     assert (facts["max_num_seqs"], facts["num_requests"], facts["advice"]) == (8, 1, [])
+
+
+def test_tokens_have_a_price(daemon: Daemon, prometheus: Callable[[str], list[float]]) -> None:
+    """400 W at 0.5 a kWh and 1 an hour for the hardware are 1.2 an hour, and the one model that was asked bears it."""
+    assert eventually(lambda: prometheus("ascendd_cost_per_million_tokens > 0") or None, "a price")
+
+    done = subprocess.run(
+        [sys.executable, "-m", "ascendd", "cost", "prom", "--json"],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    facts = json.loads(done.stdout)
+    (model,) = facts["models"]
+
+    assert facts["cost_per_hour"] == pytest.approx(1.2)
+    assert (facts["power_w"], facts["power_source"], model["model"]) == (400.0, "configured", "tiny")
+    assert model["generated_tokens"] == 8
+    expected = 1.2 * facts["window_s"] / 3600 / 8 * 1e6
+    assert model["cost_per_million_tokens"] == pytest.approx(expected, rel=0.02)
+    assert facts["what_if"][0]["cost_per_million"] == pytest.approx(model["cost_per_million_tokens"], rel=0.02)
+    assert any("batch 128" in row["what"] for row in facts["what_if"])
+    assert prometheus('ascendd_power_watts{source="configured"}') == [400.0]

@@ -24,7 +24,7 @@ MAX_LINES = 400
 LEVELS = {
     "ascendd.errors": 0, "ascendd.error_root": 0, "ascendd.request_errors": 0,
     "ascendd.config": 1, "ascendd.telemetry": 1, "ascendd.host": 1, "ascendd.ipc": 1,
-    "ascendd.tuning": 2, "ascendd.preflight": 2, "ascendd.diagnose": 2,
+    "ascendd.tuning": 2, "ascendd.cost": 2, "ascendd.preflight": 2, "ascendd.diagnose": 2,
     "ascendd.device": 3, "ascendd.artefact": 3, "ascendd.grammar": 3,
     "ascendd.instances": 3,
     "ascendd.engine": 4, "ascendd.api": 4, "ascendd.bench": 4, "ascendd.gateway": 4,

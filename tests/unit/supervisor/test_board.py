@@ -7,9 +7,11 @@ import time
 
 import pytest
 
+from ascendd.cost.power import Power
 from ascendd.host.anonymous_memory import AnonymousMemory
 from ascendd.host.proc import ProcessUsage
 from ascendd.ipc.messages import Role, Sample, Stats
+from ascendd.preflight.check import CheckResult, Verdict
 from ascendd.supervisor import board as board_module
 from ascendd.supervisor.board import StatsBoard
 from ascendd.supervisor.child import Child, ChildState
@@ -110,3 +112,31 @@ def test_an_idle_instance_writes_no_stats():
     board.stats_line(time.monotonic() + 10)
 
     assert board.stats_line(time.monotonic() + 40) is None
+
+
+def test_the_power_of_the_instance_is_that_of_its_own_chips():
+    """Live checks tell the power of every chip; an instance sums its own, and knows none where one was not read."""
+    board = StatsBoard("blue", "qwen2")
+    chips = [{"chip": f"NPU {n}", "power_w": watts} for n, watts in enumerate((100.0, 161.9, None))]
+    before = board.chips_power_w((0, 1))
+    board.take_checks([CheckResult(Verdict.PASS, "", {"chips": chips}, check_id="npu-sensors")])
+
+    assert before is None
+    assert board.chips_power_w((0,)) == 100.0
+    # The second die of a pair has no power of its own.
+    assert board.chips_power_w((1, 2)) == 161.9
+    assert board.chips_power_w((0, 7)) is None
+
+
+def test_a_price_that_is_over_is_gone():
+    """Models without tokens in the last hour, and a source of power that is no longer used, leave the page."""
+    board = StatsBoard("blue", "qwen2")
+    board.set_costs(Power(16.0, "estimate"), None, "EUR", 1.0, {"qwen2": 3.0, "law": 9.0})
+    board.set_costs(Power(50.0, "rapl"), Power(16.0, "estimate"), "EUR", 1.5, {"qwen2": 4.0})
+    found = values(board)
+
+    assert found["ascendd_cost_total", ("EUR",)] == 1.5
+    prices = {labels[0]: value for (name, labels), value in found.items() if name == "ascendd_cost_per_million_tokens"}
+    power = {labels[0]: value for (name, labels), value in found.items() if name == "ascendd_power_watts"}
+    assert prices == {"qwen2": 4.0}
+    assert power == {"rapl": 50.0}
