@@ -68,7 +68,7 @@ class Costs:
         if self._power is None:
             raise UsageError(
                 "no power is known yet",
-                remedy="Ask again once live checks were made (health.checks_interval_s), or write cost.power_w.",
+                remedy="Ask again once live checks were made (every 5 minutes), or write cost.power_w.",
             )
         section, prices = self._run.config.cost, self._prices()
         span_s = self._readings[-1].at_s - self._readings[0].at_s
