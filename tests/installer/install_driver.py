@@ -1,5 +1,5 @@
 """
-Runs as root inside a throw-away machine with a real systemd: installs from a bundle, starts an instance, tells facts.
+Runs as root inside a throw-away machine with a real systemd: from a bundle to an instance that serves, as README says.
 
     install_driver.py BUNDLE MODEL RESULT_FILE
 
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 UNIT = "ascendd@qwen2.service"
+ASCENDD = "/usr/local/bin/ascendd"
 INSTANCE = Path("/etc/ascendd/instances/qwen2.yaml")
 KEPT = (
     "/etc/systemd",
@@ -75,10 +76,11 @@ def live(bundle: Path, model: Path) -> dict[str, Any]:
     facts["verify"] = run(install, "verify", "--device", "cpu")
     facts["again"] = run(install, "apply", "--device", "cpu", "--yes")
     target = Path("/var/lib/ascendd/models/qwen2")
-    shutil.copytree(model, target)
-    run("chown", "-R", "ascendd:ascendd", target)
-    INSTANCE.write_text(f"model: {{path: {target}}}\nengine: {{max_num_blocks: 2048, device: cpu}}\n")
-    shutil.chown(INSTANCE, "root", "ascendd")
+    facts["doctor"] = run(ASCENDD, "doctor")
+    facts["convert"] = run(ASCENDD, "convert", model, target)
+    facts["inspect"] = run(ASCENDD, "inspect", target, "--verify")
+    create = (ASCENDD, "instance", "create", "qwen2", "--model", target)
+    facts["create"] = run(*create, "--device", "cpu", "--max-num-blocks", "2048")
     # A Python of a developer's machine lies below /root, which the unit hides; one of a distribution does not.
     real_python = Path("/opt/ascendd/current/bin/python").resolve()
     if real_python.is_relative_to("/root"):
@@ -87,10 +89,13 @@ def live(bundle: Path, model: Path) -> dict[str, Any]:
         drop_in.mkdir()
         (drop_in / "lab.conf").write_text("[Service]\nProtectHome=read-only\n")
         run("systemctl", "daemon-reload")
-    facts["start"] = run("systemctl", "start", UNIT)
+    facts["start"] = run("systemctl", "enable", "--quiet", "--now", UNIT)
     facts["active"] = run("systemctl", "is-active", UNIT)[1].strip()
     facts["journal"] = run("journalctl", "-u", UNIT, "-n", "30", "--no-pager")[1]
     facts["answer"] = ask()
+    with urllib.request.urlopen("http://127.0.0.1:9475/metrics", timeout=90) as answer:
+        facts["metrics"] = answer.read().decode()
+    facts["status"] = run(ASCENDD, "status", "--json")
     facts["uninstall"] = run(install, "uninstall", "--yes")
     facts["active_after"] = run("systemctl", "is-active", UNIT)[1].strip()
     shutil.rmtree("/etc/systemd/system/ascendd@.service.d", ignore_errors=True)

@@ -62,10 +62,16 @@ def test_the_doctor_agrees(facts: dict[str, Any]) -> None:
 
 
 def test_an_instance_starts_and_answers(facts: dict[str, Any]) -> None:
-    """`systemctl start ascendd@qwen2` is active and its API gives tokens."""
+    """README's way: doctor, convert, inspect, create, enable --now, ask, scrape; each says that it is well."""
+    print(facts["create"][1])
+
+    assert facts["doctor"][0] in (0, 1), facts["doctor"][1]
+    assert [facts[verb][0] for verb in ("convert", "inspect", "create")] == [0, 0, 0], facts
     assert facts["start"] == [0, ""]
     assert facts["active"] == "active", facts["journal"]
     assert facts["answer"]["usage"]["completion_tokens"] == 4
+    assert "vllm:request_success_total{" in facts["metrics"]
+    assert facts["status"][0] == 0, facts["status"][1]
 
 
 def test_uninstall_leaves_the_host_as_it_was(facts: dict[str, Any]) -> None:

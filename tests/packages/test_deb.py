@@ -18,58 +18,29 @@ pytestmark = [pytest.mark.system, pytest.mark.systemd, pytest.mark.slow, pytest.
 ROOT = Path(__file__).resolve().parents[2]
 NOT_BOOTED = 125
 NEXT = "99.0.1"
-TOOLS = ("systemd-nspawn", "debootstrap", "dpkg-buildpackage", "dh", "lintian")
-# What a server has; python3-venv is the one package that ours depends on beyond them.
-PACKAGES = "systemd,systemd-sysv,dbus,python3-venv,python3-distutils,procps,iproute2"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where packages and results lie; skips where the tools are missing."""
-    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
-    if os.getuid() != 0 or missing:
-        pytest.skip(f"needs root and {', '.join(missing) or 'nothing else'} (Debian: debhelper debootstrap lintian)")
-    if sys.version_info[:2] != (3, 11):
-        pytest.skip("the wheels are fetched for this Python, and Debian 12 has 3.11")
-    return tmp_path_factory.mktemp("deb")
-
-
-@pytest.fixture(scope="module")
-def packages(folder: Path) -> tuple[Path, Path]:
-    """Make two packages of the same wheels: this release, and a next one."""
+def packages(folder: Path, bundles: tuple[Path, Path]) -> tuple[Path, Path]:
+    """Make two packages: of this release, and of a next one."""
     environ = {**os.environ, "PYTHON": sys.executable}
-    run([ROOT / "packaging/bundle.sh", "--python", "3.11", folder / "bundle"], environ)
-    tree = folder / "tree"
-    shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".git", ".venv", ".demo", "__pycache__", ".*_cache"))
-    source = tree / "ascendd/__init__.py"
-    source.write_text(re.sub(r'__version__ = ".*"', f'__version__ = "{NEXT}"', source.read_text()))
-    wheels = folder / "wheels"
-    wheels.mkdir()
-    for wheel in (folder / "bundle/wheels").glob("*.whl"):
-        if not wheel.name.startswith("ascendd-"):
-            os.link(wheel, wheels / wheel.name)
-    run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", wheels, tree], environ)
-    run([tree / "packaging/bundle.sh", "--python", "3.11", "--wheels", wheels, folder / "next"], environ)
-    print(run([ROOT / "packaging/deb.sh", folder / "bundle", folder], environ))
-    print(run([tree / "packaging/deb.sh", folder / "next", folder], environ))
+    for bundle in bundles:
+        print(run([ROOT / "packaging/deb.sh", bundle, folder], environ))
     (old,) = [path for path in folder.glob("ascendd_*.deb") if NEXT not in path.name]
     (new,) = folder.glob(f"ascendd_{NEXT}_*.deb")
     return old, new
 
 
 @pytest.fixture(scope="module")
-def facts(folder: Path, packages: tuple[Path, Path]) -> dict[str, Any]:
-    """Make a fresh Debian, boot it without a network, and live through the package's life in it."""
-    tree = folder / "debian"
-    mirror = os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian")
-    run(["debootstrap", "--variant=minbase", f"--include={PACKAGES}", "bookworm", tree, mirror], dict(os.environ))
+def facts(folder: Path, packages: tuple[Path, Path], debian: Path) -> dict[str, Any]:
+    """Boot a fresh Debian without a network, and live through the package's life in it."""
     out = folder / "out"
     out.mkdir()
     for package in packages:
         os.link(package, out / package.name)
     run([sys.executable, ROOT / "tests/system/tiny_qwen2.py", out / "model"], dict(os.environ))
     shutil.copy(ROOT / "tests/packages/deb_driver.py", out)
-    command = [ROOT / "tests/systemd-lab", "--rootfs", tree, "--bind", out, "--", "python3", out / "deb_driver.py"]
+    command = [ROOT / "tests/systemd-lab", "--rootfs", debian, "--bind", out, "--", "python3", out / "deb_driver.py"]
     arguments = [*(out / package.name for package in packages), out / "model", out / "facts.json"]
     done = subprocess.run(
         [str(part) for part in (*command, *arguments)],
