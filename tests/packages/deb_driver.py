@@ -141,7 +141,7 @@ def live(old: Path, new: Path, model: Path) -> dict[str, Any]:
     facts["list_instances"] = run("ascendd", "instance", "list", "--json")
     facts["status"] = run("ascendd", "status", "--json")
     # As a member of no group that may: the socket is the service's own.
-    facts["status_of_others"] = run("setpriv", "--reuid=65534", "--clear-groups", "ascendd", "drain", "qwen2")
+    facts["order_of_another"] = run("setpriv", "--reuid=65534", "--clear-groups", "ascendd", "drain", "qwen2")
     facts["orders"] = {verb: run("ascendd", verb, "qwen2") for verb in ("drain", "resume", "reload")}
     facts["after_orders"] = ask()["body"]
 

@@ -84,8 +84,31 @@ def test_it_installs_offline_and_the_doctor_runs(facts: dict[str, Any]) -> None:
     assert facts["man"] == [True, True, True]
 
 
+def test_instances_are_made_changed_and_taken_back(facts: dict[str, Any]) -> None:
+    """Create, edit and delete do what they say; what is wrong is refused by name and takes nothing's place."""
+    verbs = facts["verbs"]
+
+    assert [verbs[verb][0] for verb in ("topology", "create", "edit", "second", "delete")] == [0] * 5, verbs
+    assert [verbs[verb][0] for verb in ("again", "no_model", "wrong_edit")] == [64, 71, 78], verbs
+    assert "$.engine.max_blocks = 2048: is not a known key; did you mean `max_num_blocks`?" in verbs["wrong_edit"][1]
+    assert (verbs["kept"], verbs["mode"]) == (True, "100640 root:ascendd")
+    assert (verbs["key"], verbs["left"]) == (["second"], [])
+
+
+def test_a_running_instance_takes_orders(facts: dict[str, Any]) -> None:
+    """List and status know it, drain, resume and reload are obeyed, and who is not of its group is sent away."""
+    (listed,) = json.loads(facts["list_instances"][1])
+    (seen,) = json.loads(facts["status"][1])
+
+    assert (listed["name"], listed["state"], seen["phase"]) == ("qwen2", "active", "serving")
+    assert {verb: told[0] for verb, told in facts["orders"].items()} == {"drain": 0, "resume": 0, "reload": 0}
+    assert "[DONE]" in facts["after_orders"]
+    assert facts["order_of_another"][0] == 71
+    assert "this user may not ask" in facts["order_of_another"][1]
+
+
 def test_an_instance_serves(facts: dict[str, Any]) -> None:
-    """`systemctl start ascendd@qwen2` serves a model."""
+    """`systemctl enable --now ascendd@qwen2` serves a model."""
     assert facts["start"] == [0, ""], facts.get("journal")
     assert "[DONE]" in facts["answer"]["body"]
 
@@ -114,7 +137,7 @@ def test_one_command_goes_back(facts: dict[str, Any]) -> None:
 
 
 def test_purge_leaves_nothing(facts: dict[str, Any]) -> None:
-    """After purge no file, account or process of ascendd is left, and nothing of the system is missing."""
+    """After purge no file, account, process or enabled link of ascendd is left; nothing of the system is missing."""
     assert facts["purge"][0] == 0, facts["purge"][1]
     assert facts["active_after"] == "inactive"
     assert (facts["left"], facts["lost"]) == ([], [])
