@@ -22,6 +22,7 @@ from typing import Any
 
 UNIT = "ascendd@qwen2.service"
 ASCENDD = "/usr/local/bin/ascendd"
+COUNTED = "\nvllm:request_success_total{"
 INSTANCE = Path("/etc/ascendd/instances/qwen2.yaml")
 KEPT = (
     "/etc/systemd",
@@ -61,6 +62,17 @@ def ask() -> dict[str, Any]:
     return data
 
 
+def scrape() -> str:
+    """Scrape until the answer is counted, which the processes tell once a second; give up after 90 s."""
+    deadline = time.monotonic() + 90
+    while True:
+        with urllib.request.urlopen("http://127.0.0.1:9475/metrics", timeout=90) as answer:
+            text: str = answer.read().decode()
+        if COUNTED in text or time.monotonic() > deadline:
+            return text
+        time.sleep(0.2)
+
+
 def live(bundle: Path, model: Path) -> dict[str, Any]:
     """Install, serve, apply once more, uninstall."""
     facts: dict[str, Any] = {}
@@ -93,8 +105,7 @@ def live(bundle: Path, model: Path) -> dict[str, Any]:
     facts["active"] = run("systemctl", "is-active", UNIT)[1].strip()
     facts["journal"] = run("journalctl", "-u", UNIT, "-n", "30", "--no-pager")[1]
     facts["answer"] = ask()
-    with urllib.request.urlopen("http://127.0.0.1:9475/metrics", timeout=90) as answer:
-        facts["metrics"] = answer.read().decode()
+    facts["metrics"] = scrape()
     facts["status"] = run(ASCENDD, "status", "--json")
     facts["uninstall"] = run(install, "uninstall", "--yes")
     facts["active_after"] = run("systemctl", "is-active", UNIT)[1].strip()

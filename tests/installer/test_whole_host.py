@@ -75,8 +75,8 @@ def test_an_instance_starts_and_answers(facts: dict[str, Any]) -> None:
 
 
 def test_uninstall_leaves_the_host_as_it_was(facts: dict[str, Any]) -> None:
-    """The instance is stopped, no file of the system differs, and the operator's instance file stays."""
+    """The instance is stopped and no file of the system differs; the operator's instance stays, file and drop-in."""
     assert facts["uninstall"][0] == 0, facts["uninstall"][1]
     assert facts["active_after"] == "inactive"
-    assert facts["changed"] == []
+    assert facts["changed"] == ["/etc/systemd/system/ascendd@qwen2.service.d/50-devices.conf"]
     assert facts["instance_stays"]
