@@ -71,7 +71,7 @@ CASES = {
     "B57": [f"{GENERATION}::test_late_events_are_ignored"],
     "B58": [f"{LIFE}::test_b58_storm_of_aborts_leaves_nothing"],
     "B60": [f"{LIFE}::test_b60_figures_of_requests", f"{GENERATION}::test_first_token_is_timed_once"],
-    "B61": ["unit/telemetry/test_merge.py::test_gauges_of_a_dead_child_vanish", "unit/telemetry/test_merge.py::test_no_counter_ever_goes_back"],
+    "B61": ["system/supervisor/test_many_deaths.py::test_b61_a_hundred_kills_leave_nothing_behind", "unit/telemetry/test_merge.py::test_gauges_of_a_dead_child_vanish", "unit/telemetry/test_merge.py::test_no_counter_ever_goes_back"],
     "B62": [f"{LIFE}::test_b62_engine_death", f"{LIFE}::test_not_ready_until_the_engine_said_hello"],
     "B64": [f"{LIFE}::test_b64_b65_health_is_quick_under_load", f"{PROMPTS}::test_long_text_is_encoded_in_a_thread"],
     "B65": [f"{LIFE}::test_b64_b65_health_is_quick_under_load"],
@@ -104,7 +104,7 @@ CASES = {
     "B101": [f"{TEXT}::test_b101_batch_keeps_order", f"{TEXT}::test_b101_one_bad_prompt_fails_the_call_before_any_work"],
     "B102": [FIELDS, f"{CHAT}::test_b102_keywords_reach_the_template"],
     "B104": [f"{REFUSALS}::test_b104_models", "system/test_lora.py::test_b104_models_lists_base_and_adapters"],
-    "B105": [f"{LIFE}::test_b58_storm_of_aborts_leaves_nothing", "unit/engine/test_scheduler_load.py::test_a_pool_of_40_blocks_under_64_requests_with_aborts"],
+    "B105": ["system/daemon/test_abort_storm.py::test_b105_memory_returns_after_a_storm_of_aborts", f"{LIFE}::test_b58_storm_of_aborts_leaves_nothing", "unit/engine/test_scheduler_load.py::test_a_pool_of_40_blocks_under_64_requests_with_aborts"],
 }  # fmt: skip
 
 
