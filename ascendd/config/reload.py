@@ -43,4 +43,4 @@ def plan_reload(running: InstanceConfig, wanted: InstanceConfig) -> Reload:
 
 
 def _flat(raw: dict[str, Any]) -> dict[str, Any]:
-    return {f"{section}.{key}": value for section, part in raw.items() for key, value in part.items()}
+    return {f"{section}.{key}": value for section, part in raw.items() for key, value in (part or {}).items()}

@@ -271,6 +271,22 @@ class CostSection(Section, frozen=True):
     base_power_w: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
 
 
+class ClusterSection(Section, frozen=True):
+    """Hosts that serve one model together: vLLM over Ray, whole layers in a host, stages of layers over hosts."""
+
+    # Address of the host whose instance serves; the same on every host.
+    head: str
+    # This host's address, on `interface`; that of `head` makes this host the head.
+    address: str
+    interface: str
+    # Hosts that must have joined before vLLM is started; each is a stage of the pipeline.
+    nodes: Annotated[int, Meta(ge=2, le=64)]
+    # The cluster's token, the same on every host; mode 0640, owner root, group of the service.
+    token_file: str
+    # Of the head's Ray, the same on every host.
+    port: Annotated[int, Meta(ge=1, le=65535)] = 6379
+
+
 class InstanceConfig(Section, frozen=True):
     """One instance: /etc/ascendd/instances/<name>.yaml."""
 
@@ -286,3 +302,4 @@ class InstanceConfig(Section, frozen=True):
     tuning: TuningSection = TuningSection()
     cost: CostSection = CostSection()
     log: LogSection = LogSection()
+    cluster: ClusterSection | None = None

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from ascendd.config.cluster_rules import cluster_problems
 from ascendd.config.quantity import format_bytes, parse_bytes
 from ascendd.config.schema import InstanceConfig, ListenSection, MetricsSection
 from ascendd.config.vllm_rules import vllm_problems
@@ -123,7 +124,7 @@ def validate(config: InstanceConfig) -> list[ConfigProblem]:
     problems += _adapter_problems(config)
     if config.preprocess.keep_last_tokens is not None and config.preprocess.truncate != "last":
         add("$.preprocess.keep_last_tokens", config.preprocess.keep_last_tokens, "needs truncate: last", "write both")
-    problems += [ConfigProblem(*problem) for problem in vllm_problems(config)]
+    problems += [ConfigProblem(*problem) for problem in (*vllm_problems(config), *cluster_problems(config))]
     problems += _value_problems(config, "$")
     return problems
 

@@ -41,6 +41,7 @@ OWNED = {
     "config": "the options themselves below engine.vllm.args",
     "disable-log-stats": "no option: a hang is told by vLLM's figures",
     "api-server-count": "no option: ascendd's API is in front of vLLM",
+    "distributed-executor-backend": "cluster; on one host vLLM chooses",
     "headless": "no option: one vLLM serves one instance",
 }
 # Ranks that vLLM has kernels for.

@@ -16,6 +16,7 @@ from ascendd.config.quantity import parse_bytes
 from ascendd.config.schema import InstanceConfig
 from ascendd.config.vllm_rules import lora_rank
 from ascendd.vllm.address import Address
+from ascendd.vllm.ray_node import ray_environment
 
 # Set by the supervisor for a vLLM on a CPU, whose cache is sized by a variable in whole GiB.
 CPU_CACHE = "VLLM_CPU_KVCACHE_SPACE"
@@ -66,6 +67,8 @@ def build(config: InstanceConfig, address: Address, environ: Mapping[str, str]) 
     env["PATH"] = f"{venv / 'bin'}:{environ.get('PATH', '/usr/bin:/bin')}"
     if address.key:
         env["VLLM_API_KEY"] = address.key
+    if config.cluster is not None:
+        env |= ray_environment(config.cluster)
     if config.engine.num_threads is not None:
         # Else vLLM's CPU build binds threads to cores by itself and does not look at OMP_NUM_THREADS.
         env.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
@@ -78,7 +81,9 @@ def _model(config: InstanceConfig) -> list[str]:
     if model.max_model_len is not None:
         argv += ["--max-model-len", str(model.max_model_len)]
     argv += ["--tensor-parallel-size", str(parallel.tensor_parallel_size)]
-    if parallel.pipeline_parallel_size > 1:
+    if config.cluster is not None:
+        argv += ["--distributed-executor-backend", "ray", "--pipeline-parallel-size", str(config.cluster.nodes)]
+    elif parallel.pipeline_parallel_size > 1:
         argv += ["--pipeline-parallel-size", str(parallel.pipeline_parallel_size)]
     return argv
 

@@ -30,6 +30,7 @@ from ascendd.telemetry import log
 from ascendd.vllm.address import Address, new_address
 from ascendd.vllm.command import build
 from ascendd.vllm.figures import Figures, read_figures
+from ascendd.vllm.host_wait import HostWait
 from ascendd.vllm.log_faults import find_fault, last_error
 from ascendd.vllm.log_progress import LoadProgress
 from ascendd.vllm.probe import TokenProbe
@@ -92,10 +93,17 @@ class Keeper:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, _end_group)
         loop.add_signal_handler(signal.SIGABRT, self._on_abort)
+        orders = self._spawn(self._follow(), "orders")
+        if self._config.cluster is not None:
+            waiting = self._spawn(HostWait(self._config, self._tell).until_joined(), "hosts")
+            await asyncio.wait({waiting, orders}, return_when=asyncio.FIRST_COMPLETED)
+            if orders.done():
+                waiting.cancel()
+                return 0
+            waiting.result()
         await self._server.start()
         self._log.info("engine.vllm_started", pid=self._server.pid, episode=self._run)
         dying = self._spawn(self._server.wait(), "vllm")
-        orders = self._spawn(self._follow(), "orders")
         watching = self._spawn(self._watch_load_then_beat(), "watch")
         done, _ = await asyncio.wait({dying, orders, watching}, return_when=asyncio.FIRST_COMPLETED)
         # An order to leave that comes with the end of vLLM is that end's reason.
@@ -108,6 +116,10 @@ class Keeper:
         error = watching.exception()
         await self._stop(dying, 0.0)
         raise error or EngineDead("the watch over vLLM ended")
+
+    def _tell(self, phase: str, fraction: float) -> None:
+        self._control.send(msg.Heartbeat())
+        self._control.send(msg.Progress(phase, fraction))
 
     async def _follow(self) -> None:
         """Take orders until Shutdown. Raises PeerClosed where the supervisor is gone."""

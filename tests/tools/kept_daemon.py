@@ -67,6 +67,11 @@ class KeptDaemon:
         executable = venv / "bin" / "vllm"
         executable.write_text(f'#!/bin/sh\nexec {sys.executable} {STANDIN} "$@"\n')
         executable.chmod(0o755)
+        # What is asked for the hosts of a cluster: the test writes the answer.
+        self.nodes = folder / "nodes"
+        python = venv / "bin" / "python"
+        python.write_text(f"#!/bin/sh\nexec cat {self.nodes}\n")
+        python.chmod(0o755)
         config = folder / "instance.yaml"
         config.write_text(
             f"model: {{path: {self.model}, name: tiny}}\nlisten: {{port: {self.api_port}}}\n"

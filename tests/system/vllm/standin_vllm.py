@@ -190,7 +190,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="vllm")
     parser.add_argument("verb", choices=["serve"])
     parser.add_argument("model")
-    for name in ("--served-model-name", "--uds", "--host", "--dtype", "--kv-cache-dtype"):
+    for name in ("--served-model-name", "--uds", "--host", "--dtype", "--kv-cache-dtype",
+                 "--distributed-executor-backend"):  # fmt: skip
         parser.add_argument(name)
     for name in ("--port", "--max-model-len", "--tensor-parallel-size", "--pipeline-parallel-size", "--max-num-seqs",
                  "--num-gpu-blocks-override", "--max-num-batched-tokens", "--block-size", "--seed"):  # fmt: skip

@@ -179,3 +179,21 @@ def test_a_loopback_port_is_guarded_by_a_key_of_the_environment(kept):
     assert key not in daemon.log
     assert start["argv"][start["argv"].index("--host") + 1] == "127.0.0.1"
     assert daemon.post({"prompt": "a", "max_tokens": 1})[0] == 200
+
+
+@pytest.mark.slow
+def test_vllm_is_started_once_every_host_has_joined(kept, tmp_path):
+    """Until then STATUS names who is there and who is away, beyond the deadline of a load, and nothing is started."""
+    cluster = "{head: 10.0.0.1, address: 10.0.0.1, interface: eth1, nodes: 2, token_file: /t}"
+    (tmp_path / "nodes").write_text('NODES [["10.0.0.1", true], ["10.0.0.2", false]]\n')
+    daemon = kept(extra=f"cluster: {cluster}\nhealth: {{load_deadline_s: 2}}")
+    told = "waits for hosts: 1 of 2 joined (10.0.0.1); away: 10.0.0.2, for 8 s"
+    eventually(lambda: any(told in state for state in daemon.states), detail=lambda: daemon.log)
+    assert daemon.starts() == []
+
+    daemon.nodes.write_text('NODES [["10.0.0.1", true], ["10.0.0.2", false], ["10.0.0.2", true]]\n')
+
+    daemon.wait_ready()
+    (start,) = daemon.starts()
+    assert start["argv"][start["argv"].index("--pipeline-parallel-size") + 1] == "2"
+    assert start["env"]["RAY_ADDRESS"] == "10.0.0.1:6379"

@@ -1,0 +1,136 @@
+"""
+The node of a Ray cluster that a host is: how it is started, and which nodes are there.
+
+Options and variables: https://docs.ray.io/en/latest/cluster/cli.html and .../ray-security/token-auth.html (Ray 2.52 or
+newer: an older one knows no token, and `ascendd cluster join` refuses it). Ray is the one of `engine.vllm.venv`, with
+which vLLM joins, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ascendd.config.schema import ClusterSection, InstanceConfig
+from ascendd.errors import EngineFault
+
+# Prints each node as [address, alive]; anything else on standard output is a library's.
+_ASK = """
+import json, sys
+from ray._raylet import GcsClient
+from ray.core.generated import gcs_pb2
+nodes = GcsClient(address=sys.argv[1]).get_all_node_info(timeout=10)
+alive = gcs_pb2.GcsNodeInfo.ALIVE
+print("NODES " + json.dumps([[n.node_manager_address, n.state == alive] for n in nodes.values()]))
+"""
+_ASK_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Addresses of the hosts that are in the cluster, and of those that were and are gone."""
+
+    alive: tuple[str, ...]
+    lost: tuple[str, ...]
+
+
+def is_head(cluster: ClusterSection) -> bool:
+    """Return whether this host is the one that serves."""
+    return cluster.address == cluster.head
+
+
+def ray_environment(cluster: ClusterSection) -> dict[str, str]:
+    """Return what Ray and vLLM need to find each other on the one interface; the token's file only, never the token."""
+    return {
+        "RAY_ADDRESS": f"{cluster.head}:{cluster.port}",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": cluster.token_file,
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "VLLM_HOST_IP": cluster.address,
+        "HCCL_IF_IP": cluster.address,
+        "HCCL_SOCKET_IFNAME": cluster.interface,
+        "GLOO_SOCKET_IFNAME": cluster.interface,
+        "TP_SOCKET_IFNAME": cluster.interface,
+    }
+
+
+def start_command(config: InstanceConfig, kind: str, environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Return argv and environment of the node's own process, which stays in the foreground; `kind` is the device's."""
+    cluster, section = config.cluster, config.engine.vllm
+    assert cluster is not None  # asked for by who calls, and held by config.validate
+    assert section is not None
+    argv = [str(Path(section.venv) / "bin" / "ray"), "start", "--block", "--disable-usage-stats"]
+    argv += ["--node-ip-address", cluster.address]
+    if is_head(cluster):
+        argv += ["--head", "--port", str(cluster.port), "--include-dashboard", "false"]
+        if state := environ.get("STATE_DIRECTORY", "").split(":")[0]:
+            # Of both units: in /tmp each has a folder of its own, and vLLM would not find Ray's sockets.
+            argv += ["--temp-dir", f"{state}/ray"]
+    else:
+        argv += ["--address", f"{cluster.head}:{cluster.port}"]
+    # Ray counts GPUs by itself and knows no NPU without being told.
+    num_devices = config.parallel.tensor_parallel_size
+    if kind == "npu":
+        argv += ["--resources", json.dumps({"NPU": num_devices})]
+    elif kind == "cuda":
+        argv += ["--num-gpus", str(num_devices)]
+    env = dict(environ) | ray_environment(cluster)
+    del env["RAY_ADDRESS"]  # `ray start` refuses to make a cluster while it names one
+    if devices := config.parallel.devices:
+        variable = {"npu": "ASCEND_RT_VISIBLE_DEVICES", "cuda": "CUDA_VISIBLE_DEVICES"}.get(kind)
+        if variable is not None:
+            env[variable] = ",".join(map(str, devices))
+    return argv, env
+
+
+async def ask_nodes(config: InstanceConfig, environ: Mapping[str, str]) -> Nodes:
+    """Ask the head which nodes it sees. Raises EngineFault where it does not answer."""
+    cluster, section = config.cluster, config.engine.vllm
+    assert cluster is not None
+    assert section is not None
+    address = f"{cluster.head}:{cluster.port}"
+    process = await asyncio.create_subprocess_exec(
+        str(Path(section.venv) / "bin" / "python"),
+        "-c",
+        _ASK,
+        address,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=dict(environ) | ray_environment(cluster),
+    )
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), _ASK_TIMEOUT_S)
+    except (asyncio.TimeoutError, TimeoutError) as error:
+        raise EngineFault(f"Ray's head at {address} did not answer within {_ASK_TIMEOUT_S:g} s") from error
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+    return read_nodes(address, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+
+
+def read_nodes(address: str, out: str, err: str) -> Nodes:
+    """Return the nodes of an answer. Raises EngineFault where there is none, with the last line of what was said."""
+    line = next((line for line in out.splitlines() if line.startswith("NODES ")), None)
+    if line is None:
+        reason = next(reversed([line for line in err.splitlines() if line.strip()]), "no answer")
+        raise EngineFault(
+            f"Ray's head at {address} cannot be asked: {reason.strip()[:300]}",
+            remedy="Look at `systemctl status ascendd-ray@INSTANCE` on the head.",
+        )
+    alive = dict.fromkeys(node for node, is_alive in json.loads(line[6:]) if is_alive)
+    lost = dict.fromkeys(node for node, is_alive in json.loads(line[6:]) if not is_alive and node not in alive)
+    return Nodes(tuple(alive), tuple(lost))
+
+
+def missing_text(cluster: ClusterSection, nodes: Nodes) -> str:
+    """Return what an operator reads while hosts are away; empty once all have joined."""
+    if len(nodes.alive) >= cluster.nodes:
+        return ""
+    away = f"; away: {', '.join(nodes.lost)}" if nodes.lost else ""
+    return f"waits for hosts: {len(nodes.alive)} of {cluster.nodes} joined ({', '.join(nodes.alive) or 'none'}){away}"
