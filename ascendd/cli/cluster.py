@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -36,6 +33,8 @@ def register(app: typer.Typer) -> None:
     @cluster.command()
     def leave(instance: _INSTANCE) -> None:
         """Stop this host's node: systemctl stop ascendd-ray@NAME."""
+        import subprocess
+
         status = subprocess.run(["systemctl", "stop", f"ascendd-ray@{instance}.service"], check=False).returncode
         raise typer.Exit(status)
 
@@ -89,6 +88,9 @@ def node_command(config: InstanceConfig) -> tuple[list[str], dict[str, str]]:
 
 def show(config: InstanceConfig, *, as_json: bool) -> int:
     """Print the hosts; return 0 with all, 1 with fewer. Raises EngineFault where the head does not answer."""
+    import asyncio
+    import json
+
     from ascendd.vllm.ray_node import ask_nodes, is_head, missing_text
 
     cluster = config.cluster
