@@ -5,7 +5,7 @@ from __future__ import annotations
 from ascendd.host.acl import ROUND_TRIP_BYTES, ROUND_TRIP_TIMEOUT_S, AclOutcome
 from ascendd.host.libraries import is_stub
 from ascendd.host.vendor_facts import describe_code
-from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Verdict, conclude
+from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Verdict, conclude, conclude_with
 from ascendd.preflight.context import CheckContext
 
 DEVICE_FAULT, DEVICE_UNAVAILABLE = "ASD-D01", "ASD-D02"
@@ -44,7 +44,7 @@ def judge(outcome: AclOutcome, device: int) -> CheckResult:
     if is_stub(outcome.library):
         said = f"{outcome.library} is a stub for compiling"
         remedy = Remedy(DEVICE_FAULT, "Drop devlib and stub folders from LD_LIBRARY_PATH.")
-        return conclude([Finding(Verdict.FAIL, said, remedy)], "", evidence)
+        return conclude_with(Finding(Verdict.FAIL, said, remedy), evidence)
     if outcome.failed_step is not None:
         known = describe_code("acl_codes", outcome.code) or {}
         name = f"{known['name']} {outcome.code}" if known else ("" if outcome.code == -1 else f"code {outcome.code}")
@@ -52,10 +52,10 @@ def judge(outcome: AclOutcome, device: int) -> CheckResult:
         cause = f"Usual cause: {known['cause']} " if known else ""
         text = cause + (known.get("remedy") or "Read the plog of the failed call and the kernel log.")
         commands = ("npu-smi info", "ls -t ~/ascend/log/debug/plog | head -1", "dmesg | tail -50")
-        return conclude([Finding(Verdict.FAIL, said, Remedy(DEVICE_FAULT, text, commands))], "", evidence)
+        return conclude_with(Finding(Verdict.FAIL, said, Remedy(DEVICE_FAULT, text, commands)), evidence)
     if not outcome.count:
         remedy = Remedy(DEVICE_UNAVAILABLE, "Unset ASCEND_RT_VISIBLE_DEVICES and look again.")
-        return conclude([Finding(Verdict.FAIL, "ACL counts no device", remedy)], "", evidence)
+        return conclude_with(Finding(Verdict.FAIL, "ACL counts no device", remedy), evidence)
     chip = outcome.soc_name or "unnamed chip"
     sizes = f"{outcome.free_bytes / 2**30:.1f} of {outcome.total_bytes / 2**30:.1f} GiB free"
     return conclude([], f"device {device} ({chip}): {ROUND_TRIP_BYTES >> 20} MiB there and back, {sizes}", evidence)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ascendd.host.acl_sample import SampleOutcome, find_kit, run_sample
 from ascendd.host.vendor_facts import describe_code
 from ascendd.host.version_files import read_cann
-from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Verdict, conclude
+from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Verdict, conclude, conclude_with
 from ascendd.preflight.context import CheckContext
 
 DEVICE_FAULT = "ASD-D01"
@@ -50,21 +50,21 @@ def judge(outcome: SampleOutcome, device: int, compiler: str) -> CheckResult:
     if outcome.step == "compile":
         said = f"{compiler.rpartition('/')[2]} does not compile it: {outcome.said}"
         text = "Compiler, headers and libascendcl.so must be of one architecture; install the toolkit again if not."
-        return conclude([Finding(Verdict.FAIL, said, Remedy(DEVICE_FAULT, text))], "", evidence)
+        return conclude_with(Finding(Verdict.FAIL, said, Remedy(DEVICE_FAULT, text)), evidence)
     commands = ("npu-smi info", "ls -t ~/ascend/log/debug/plog | head -1")
     if outcome.changed_at is not None:
         said = f"device memory came back changed: first difference at byte {outcome.changed_at}"
         text = "Take the chip out of parallel.devices, collect device logs and have it replaced."
-        return conclude([Finding(Verdict.FAIL, said, Remedy(DEVICE_FAULT, text, commands))], "", evidence)
+        return conclude_with(Finding(Verdict.FAIL, said, Remedy(DEVICE_FAULT, text, commands)), evidence)
     if outcome.failed_call is not None:
         name, code = outcome.failed_call
         known = describe_code("acl_codes", code) or {}
         said = f"{name} returned {known.get('name', 'code')} {code}"
         text = f"Usual cause: {known['cause']} {known['remedy']}" if known else "Read the plog of the failed call."
-        return conclude([Finding(Verdict.FAIL, said, Remedy(DEVICE_FAULT, text, commands))], "", evidence)
+        return conclude_with(Finding(Verdict.FAIL, said, Remedy(DEVICE_FAULT, text, commands)), evidence)
     last = outcome.calls[-1][0] if outcome.calls else "its start"
     how = f"signal {outcome.status - 128}" if outcome.status > 128 else f"status {outcome.status}"
     said = f"it ended with {how} after {last}: {outcome.said}"
-    return conclude(
-        [Finding(Verdict.FAIL, said, Remedy(DEVICE_FAULT, "Read the plog and dmesg.", commands))], "", evidence
+    return conclude_with(
+        Finding(Verdict.FAIL, said, Remedy(DEVICE_FAULT, "Read the plog and dmesg.", commands)), evidence
     )

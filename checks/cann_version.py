@@ -8,7 +8,7 @@ from ascendd.host.cann_version import CannVersion as Version
 from ascendd.host.cann_version import parse_version
 from ascendd.host.policy import VersionPolicy, read_policy
 from ascendd.host.version_files import CannFiles, cann_roots, read_cann
-from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Verdict, conclude
+from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Verdict, conclude, conclude_with
 from ascendd.preflight.context import CheckContext
 
 PREFLIGHT = "ASD-P01"
@@ -42,7 +42,7 @@ def judge(toolkits: Sequence[CannFiles], policy: VersionPolicy, looked_in: Seque
     if not toolkits:
         said = f"no CANN toolkit found in {', '.join(looked_in[:4])}"
         text = "Install the CANN toolkit, or set ASCEND_HOME_PATH in the unit when it lies elsewhere."
-        return conclude([Finding(Verdict.FAIL, said, Remedy(PREFLIGHT, text))], "", evidence)
+        return conclude_with(Finding(Verdict.FAIL, said, Remedy(PREFLIGHT, text)), evidence)
     cann = toolkits[0]
     evidence.update(
         version=cann.version, root=cann.root, inner_version=cann.inner_version, ops_for=list(cann.ops_chips)
@@ -53,13 +53,13 @@ def judge(toolkits: Sequence[CannFiles], policy: VersionPolicy, looked_in: Seque
     if version is None:
         said = f"{cann.version} has no known form, so it was not compared with {minimum}"
         text = "Compare it with the vendor's release notes."
-        return conclude([Finding(Verdict.WARN, said, Remedy(PREFLIGHT, text))], "", evidence)
+        return conclude_with(Finding(Verdict.WARN, said, Remedy(PREFLIGHT, text)), evidence)
     if not version.is_ranked and (version.major, version.minor) == (minimum.major, minimum.minor):
         said = f"{version} is an internal build that cannot be ranked against {minimum}"
-        return conclude([Finding(Verdict.WARN, said, Remedy(PREFLIGHT, _UPGRADE))], "", evidence)
+        return conclude_with(Finding(Verdict.WARN, said, Remedy(PREFLIGHT, _UPGRADE)), evidence)
     if version < minimum:
         said = f"{version} at {cann.root}: {_reason(version, minimum, policy.cann_refused_because)}"
-        return conclude([Finding(Verdict.FAIL, said, Remedy(PREFLIGHT, _UPGRADE))], "", evidence)
+        return conclude_with(Finding(Verdict.FAIL, said, Remedy(PREFLIGHT, _UPGRADE)), evidence)
     return conclude([], f"{version} at {cann.root} (policy: {minimum} or later)", evidence)
 
 

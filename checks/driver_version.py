@@ -8,7 +8,7 @@ from typing import List, Optional, Tuple
 from ascendd.errors import ProbeError
 from ascendd.host.cann_version import parse_version
 from ascendd.host.version_files import DriverFiles, read_driver
-from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Verdict, conclude
+from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Verdict, conclude, conclude_with
 from ascendd.preflight.context import CheckContext
 
 PREFLIGHT = "ASD-P01"
@@ -48,11 +48,11 @@ def judge(driver: DriverFiles, running: Optional[str], note: str = "", *, has_to
     if driver.version is None:
         if running is None:
             said = f"no driver is installed: {driver.path} is not there" + (f"; {note}" if note else "")
-            return conclude(
-                [_finding(Verdict.FAIL, said, "Install the driver, then the firmware, then reboot.")], "", evidence
+            return conclude_with(
+                _finding(Verdict.FAIL, said, "Install the driver, then the firmware, then reboot."), evidence
             )
         text = f"Mount {driver.path} into the container."
-        return conclude([_finding(Verdict.WARN, f"{driver.path} is not there; running: {running}", text)], "", evidence)
+        return conclude_with(_finding(Verdict.WARN, f"{driver.path} is not there; running: {running}", text), evidence)
     findings: List[Finding] = []
     if not driver.is_complete:
         text = "Install the driver package again, then reboot."

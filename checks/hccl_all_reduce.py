@@ -10,7 +10,7 @@ from ascendd.errors import ProbeTimeout
 from ascendd.host.chip_speed import ALL_REDUCE, shares, specified_speed
 from ascendd.host.command import CommandOutcome, run_command
 from ascendd.host.policy import VersionPolicy, read_policy
-from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Tier, Verdict, conclude
+from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Tier, Verdict, conclude, conclude_with
 from ascendd.preflight.context import CheckContext
 
 COLLECTIVE, DEVICE_FAULT, DEVICE_SLOW = "ASD-E05", "ASD-D01", "ASD-D08"
@@ -47,7 +47,7 @@ class HcclAllReduce(NpuCheck):
             outcome = run_command(argv, limit_s + 10.0, environ, stdin=json.dumps(request))
         except ProbeTimeout as late:
             finding = Finding(Verdict.ERROR, f"the ranks on chips {chips} hang: {late.message}", _remedy(_LINKS))
-            return conclude([finding], "", {"chips": chips})
+            return conclude_with(finding, {"chips": chips})
         return judge(outcome, chips, policy)
 
 
@@ -59,11 +59,11 @@ def judge(outcome: CommandOutcome, chips: List[int], policy: VersionPolicy) -> C
         failed = answer["failed"]
         chip, said = chips[failed["rank"]], failed["said"]
         text = f"chip {chip} failed at `{failed['step']}`: {said}"
-        return conclude([Finding(Verdict.FAIL, text, _remedy(_LINKS))], "", evidence)
+        return conclude_with(Finding(Verdict.FAIL, text, _remedy(_LINKS)), evidence)
     if "all_reduce" not in answer:
         evidence["stderr"] = outcome.stderr[-2000:]
         said = f"the launcher ended with status {outcome.status} and no answer"
-        return conclude([Finding(Verdict.FAIL, said, _remedy(_LINKS))], "", evidence)
+        return conclude_with(Finding(Verdict.FAIL, said, _remedy(_LINKS)), evidence)
     result = answer["all_reduce"]
     findings = []
     if result["wrong"]:

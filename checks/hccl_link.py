@@ -56,7 +56,9 @@ def judge(chips: Mapping[int, Link]) -> CheckResult:
         )
         if isinstance(link, ProbeError):
             text = "Ask hccn_tool by hand, as root."
-            findings.append(Finding(Verdict.ERROR, f"chip {one}: {link.message}", Remedy(LINK_DOWN, text, commands)))
+            findings.append(
+                Finding(Verdict.ERROR, f"chip {one}: {link.message}", Remedy(LINK_DOWN, text, commands), str(one))
+            )
         elif link.state != "UP":
             ports = ", ".join(f"port {port} {state}" for port, state in link.ports if state != "UP")
             text = (
@@ -64,12 +66,12 @@ def judge(chips: Mapping[int, Link]) -> CheckResult:
                 "only a warning; an instance over several servers would not start."
             )
             said = f"chip {one}: link {link.state}" + (f" ({ports})" if ports else "")
-            findings.append(Finding(Verdict.WARN, said, Remedy(LINK_DOWN, text, commands)))
+            findings.append(Finding(Verdict.WARN, said, Remedy(LINK_DOWN, text, commands), str(one)))
         elif isinstance(network, str) and network not in SOUND_NETWORK:
             text = "The address that the chip is to detect does not answer: check it with `hccn_tool -netdetect -g`."
             said = f"chip {one}: network {network}"
             findings.append(
-                Finding(Verdict.WARN, said, Remedy(LINK_DOWN, text, (f"hccn_tool -i {one} -net_health -g",)))
+                Finding(Verdict.WARN, said, Remedy(LINK_DOWN, text, (f"hccn_tool -i {one} -net_health -g",)), str(one))
             )
     words = sorted({network for _, network in chips.values() if isinstance(network, str)})
     return conclude(findings, f"{len(chips)} link(s) up, network {', '.join(words) or 'not measured'}", evidence)

@@ -10,7 +10,7 @@ from ascendd.errors import AscenddError
 from ascendd.host.files import HostFiles
 from ascendd.host.memory import HostMemory as Memory
 from ascendd.host.memory import read_memory
-from ascendd.preflight.check import Check, CheckResult, Finding, Remedy, Verdict, conclude
+from ascendd.preflight.check import Check, CheckResult, Finding, Remedy, Verdict, conclude, conclude_with
 from ascendd.preflight.context import CheckContext
 
 INSUFFICIENT_HOST_MEMORY = "ASD-H04"
@@ -65,23 +65,23 @@ def judge(memory: Memory, need: Optional[Need], *, on_device: bool, is_running: 
     if need is None:
         if usable < MINIMUM_BYTES:
             text = "Free memory, or raise MemoryMax= of the unit."
-            return conclude([_finding(Verdict.WARN, f"only {_gib(usable)} free{where}", text)], "", evidence)
+            return conclude_with(_finding(Verdict.WARN, f"only {_gib(usable)} free{where}", text), evidence)
         return conclude([], f"{_gib(usable)} free{where}; no model named to compare with", evidence)
     if is_running and ceiling >= need.num_bytes:
         return conclude([], f"the instance runs; it takes {_gib(need.num_bytes)} of {_gib(ceiling)}", evidence)
     if need.refusal is not None:
         remedy = Remedy(need.refusal.code, need.refusal.remedy)
-        return conclude([Finding(Verdict.FAIL, need.refusal.message, remedy)], "", evidence)
+        return conclude_with(Finding(Verdict.FAIL, need.refusal.message, remedy), evidence)
     spoken = " + ".join(f"{_gib(size)} {name}" for name, size in need.parts.items() if size)
     if usable < need.num_bytes:
         said = f"{_gib(need.num_bytes)} needed ({spoken}), {_gib(usable)} free{where} of {_gib(ceiling)}"
         text = "Free memory, raise MemoryMax= of the unit, or choose a smaller model, dtype or KV cache."
-        return conclude([_finding(Verdict.FAIL, said, text)], "", evidence)
+        return conclude_with(_finding(Verdict.FAIL, said, text), evidence)
     weights = need.parts.get("weights", 0)
     if on_device and ceiling < weights * COMFORTABLE_SHARE:
         said = f"{_gib(ceiling)} is less than twice the {_gib(weights)} of weights; loading will be slow"
-        return conclude(
-            [_finding(Verdict.WARN, said, "More host memory lets the page cache hold the model.")], "", evidence
+        return conclude_with(
+            _finding(Verdict.WARN, said, "More host memory lets the page cache hold the model."), evidence
         )
     return conclude([], f"{_gib(need.num_bytes)} needed ({spoken}, {need.dtype}), {_gib(usable)} free{where}", evidence)
 

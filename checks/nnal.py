@@ -7,7 +7,7 @@ from typing import List, Optional
 from ascendd.host.cann_version import parse_version
 from ascendd.host.libraries import LibrarySearch, find_library
 from ascendd.host.version_files import NnalFiles, read_cann, read_nnal
-from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Verdict, conclude
+from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Verdict, conclude, conclude_with
 from ascendd.preflight.context import CheckContext
 
 NOT_SOURCED, MISMATCH = "ASD-G30", "ASD-G77"
@@ -35,7 +35,7 @@ def judge(nnal: NnalFiles, search: LibrarySearch, cann: Optional[str]) -> CheckR
     findings: List[Finding] = []
     if nnal.version is None and search.found is None:
         text = "Install the nnal package of CANN's release, and source its set_env.sh, if ATB operators are wanted."
-        return conclude([_finding(f"nnal is not installed: {nnal.root} has no version", text)], "", evidence)
+        return conclude_with(_finding(f"nnal is not installed: {nnal.root} has no version", text), evidence)
     if search.found is None:
         text = "Put what nnal/atb/set_env.sh exports into the unit's EnvironmentFile."
         findings.append(_finding(f"nnal {nnal.version} is installed, but {LIBRARY} is not on the library path", text))

@@ -7,7 +7,7 @@ from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 from ascendd.errors import ProbeError
 from ascendd.host.npu_smi import ask_each
 from ascendd.host.npu_smi_table import NpuChip
-from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Verdict, conclude
+from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Verdict, conclude, conclude_with
 from ascendd.preflight.chips import read_report, spare
 from ascendd.preflight.context import CheckContext
 
@@ -55,7 +55,7 @@ def judge(
         reasons = set((missing or {}).values())
         if reasons and not all("does not support" in reason for reason in reasons):
             said = f"the counters cannot be read: {sorted(reasons)[0]}"
-            return conclude([Finding(Verdict.ERROR, said, _remedy("Ask npu-smi by hand.", 0))], "", evidence)
+            return conclude_with(Finding(Verdict.ERROR, said, _remedy("Ask npu-smi by hand.", 0)), evidence)
         return CheckResult(Verdict.SKIPPED, "these chips have no counters of memory errors", evidence)
     findings: List[Finding] = []
     for number, chip in enumerate(chips):

@@ -68,7 +68,7 @@ def _of_chip(chip: NpuChip, codes: Mapping[str, str]) -> List[Finding]:
     if chip.health is None:
         text = "Read its fault codes; if the host was upgraded, reboot."
         said = f"{chip.label} has a health that npu-smi itself does not know, or none"
-        return [Finding(Verdict.FAIL, said, Remedy(DEVICE_FAULT, text, ("npu-smi info",)))]
+        return [Finding(Verdict.FAIL, said, Remedy(DEVICE_FAULT, text, ("npu-smi info",)), chip.label)]
     verdict = WORD_VERDICT.get(chip.health, Verdict.FAIL)
     if verdict is Verdict.PASS:
         return []
@@ -76,7 +76,7 @@ def _of_chip(chip: NpuChip, codes: Mapping[str, str]) -> List[Finding]:
     text = "Stop the instance, collect device logs, then reset the chip; three failed resets mean it must be replaced."
     detail = f" ({said})" if said and said != "NA" else ""
     remedy = Remedy(DEVICE_FAULT, text, _commands(chip))
-    return [Finding(verdict, f"{chip.label} is {chip.health}{detail}", remedy)]
+    return [Finding(verdict, f"{chip.label} is {chip.health}{detail}", remedy, chip.label)]
 
 
 def _commands(chip: NpuChip) -> Tuple[str, ...]:

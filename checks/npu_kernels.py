@@ -7,7 +7,7 @@ import sys
 from typing import Any, Dict
 
 from ascendd.host.command import CommandOutcome, run_command
-from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Tier, Verdict, conclude
+from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Tier, Verdict, conclude, conclude_with
 from ascendd.preflight.context import CheckContext
 
 KERNEL_REPLACED = "ASD-D07"
@@ -47,10 +47,10 @@ def judge(outcome: CommandOutcome) -> CheckResult:
         said = f"the proof ended with status {outcome.status} and no answer"
         remedy = Remedy("ASD-D02", "Read the last lines of its output; most often torch_npu cannot be imported.")
         evidence = {"status": outcome.status, "stderr": outcome.stderr[-2000:]}
-        return conclude([Finding(Verdict.FAIL, said, remedy)], "", evidence)
+        return conclude_with(Finding(Verdict.FAIL, said, remedy), evidence)
     if "fault" in answer:
         fault = answer["fault"]
-        return conclude([Finding(Verdict.FAIL, fault["message"], Remedy(fault["code"], fault["remedy"]))], "", answer)
+        return conclude_with(Finding(Verdict.FAIL, fault["message"], Remedy(fault["code"], fault["remedy"])), answer)
     verdicts = answer["verdicts"]
     remedy = Remedy(KERNEL_REPLACED, "Install the operator package of this CANN version and chip, and look again.")
     findings = [

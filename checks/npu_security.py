@@ -37,7 +37,7 @@ def judge(chips: Sequence[NpuChip], in_use: Optional[FrozenSet[int]] = None) -> 
     for number, chip in enumerate(chips):
         if is_security_mode(chip):
             said = f"{chip.label} is in security mode: npu-smi shows its ids and nothing else"
-            findings += spare(number, [Finding(Verdict.FAIL, said, _REMEDY)], in_use)
+            findings += spare(number, [Finding(Verdict.FAIL, said, _REMEDY, chip.label)], in_use)
     evidence = {"chips": [chip.label for chip in chips if is_security_mode(chip)]}
     return conclude(findings, f"none of {len(chips)} chip(s)", evidence)
 

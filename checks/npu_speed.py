@@ -13,7 +13,7 @@ from ascendd.errors import ProbeError, ProbeTimeout
 from ascendd.host.chip_speed import MATMUL, MEMORY, shares, specified_speed
 from ascendd.host.command import run_command
 from ascendd.host.policy import VersionPolicy, read_policy
-from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Tier, Verdict, conclude
+from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Tier, Verdict, conclude, conclude_with
 from ascendd.preflight.context import CheckContext
 
 DEVICE_FAULT, DEVICE_SLOW = "ASD-D01", "ASD-D08"
@@ -101,7 +101,7 @@ def answers(stdout: str) -> List[Dict[str, Any]]:
 def judge(runs: Sequence[ChipRun], policy: VersionPolicy) -> CheckResult:
     """Decide over all chips; each number stands beside the one that it is held to."""
     if not runs:
-        return conclude([Finding(Verdict.FAIL, "ACL counts no device", Remedy("ASD-D02", "See acl-runtime."))], "", {})
+        return conclude_with(Finding(Verdict.FAIL, "ACL counts no device", Remedy("ASD-D02", "See acl-runtime.")), {})
     findings: List[Finding] = []
     measured: Dict[int, Mapping[str, Any]] = {}
     for run in runs:

@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from ascendd.errors import AscenddError
 from ascendd.host.npu_smi_table import NpuChip
-from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Verdict, conclude
+from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Verdict, conclude, conclude_with
 from ascendd.preflight.chips import in_use, read_report
 from ascendd.preflight.context import CheckContext
 from ascendd.preflight.target import Target
@@ -51,7 +51,7 @@ def judge(config: Any, model_path: str, chips: Sequence[NpuChip], num_wanted: in
     if len(chips) < num_wanted:
         said = f"the instance wants {num_wanted} chips, of which this host has {len(chips)}"
         text = "Lower tensor_parallel_size or pipeline_parallel_size, or correct parallel.devices."
-        return conclude([Finding(Verdict.FAIL, said, Remedy(TOO_FEW_CHIPS, text, ("npu-smi info -l",)))], "", evidence)
+        return conclude_with(Finding(Verdict.FAIL, said, Remedy(TOO_FEW_CHIPS, text, ("npu-smi info -l",))), evidence)
     if not sizes:
         return CheckResult(Verdict.SKIPPED, "npu-smi shows no size of memory", evidence)
     smallest = min(sizes) * _MB

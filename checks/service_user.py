@@ -9,7 +9,7 @@ from ascendd.host.account import Account, group_id, read_account, refused
 from ascendd.host.device_nodes import read_device_nodes
 from ascendd.host.pci import find_pci_npus
 from ascendd.host.version_files import read_driver
-from ascendd.preflight.check import CheckResult, Finding, HostCheck, Remedy, Verdict, conclude
+from ascendd.preflight.check import CheckResult, Finding, HostCheck, Remedy, Verdict, conclude, conclude_with
 from ascendd.preflight.context import CheckContext
 
 PERMISSION_MISSING = "ASD-H03"
@@ -72,7 +72,7 @@ def judge(service: Service) -> CheckResult:
             return CheckResult(Verdict.SKIPPED, f"no user {service.user}: ascendd is not installed on this host yet")
         text = "Make the user: systemd-sysusers, or install ascendd again; or name another one with User= in the unit."
         said = f"the unit runs as {service.user}, and this host has no such user"
-        return conclude([_finding(Verdict.FAIL, said, text, ("systemd-sysusers",))], "", {"user": service.user})
+        return conclude_with(_finding(Verdict.FAIL, said, text, ("systemd-sysusers",)), {"user": service.user})
     evidence = {
         "user": service.user,
         "groups": list(account.groups),

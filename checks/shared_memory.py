@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import List, Optional, Tuple
 
-from ascendd.preflight.check import CheckResult, Finding, HostCheck, Remedy, Verdict, conclude
+from ascendd.preflight.check import CheckResult, Finding, HostCheck, Remedy, Verdict, conclude, conclude_with
 from ascendd.preflight.context import CheckContext
 
 SHM_SMALL = "ASD-G51"
@@ -34,7 +34,7 @@ def judge(space: Optional[Tuple[int, int]], is_container: bool) -> CheckResult:
         "Remove what earlier runs left in /dev/shm, or mount it larger: mount -o remount,size=50% /dev/shm."
     )  # fmt: skip
     if space is None:
-        return conclude([_finding(Verdict.FAIL, f"{PATH} is not there", "Mount it: a tmpfs at /dev/shm.")], "", {})
+        return conclude_with(_finding(Verdict.FAIL, f"{PATH} is not there", "Mount it: a tmpfs at /dev/shm."), {})
     total, free = space
     evidence = {"total_bytes": total, "free_bytes": free}
     findings: List[Finding] = []

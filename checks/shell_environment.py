@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Dict, List, Mapping, Tuple
 
-from ascendd.preflight.check import CheckResult, Finding, HostCheck, Remedy, Verdict, conclude
+from ascendd.preflight.check import CheckResult, Finding, HostCheck, Remedy, Verdict, conclude, conclude_with
 from ascendd.preflight.context import CheckContext
 
 ENVIRONMENT_DIFFERS = "ASD-G32"
@@ -27,7 +27,7 @@ class ShellEnvironment(HostCheck):
         service = context.service()
         if not service.properties:
             note = "; ".join(service.notes) or "systemd was not asked"
-            return conclude([_finding(Verdict.ERROR, note, "Name an installed instance.")], "", {})
+            return conclude_with(_finding(Verdict.ERROR, note, "Name an installed instance."), {})
         return judge(context.environ, service.variables, service.origin)
 
 

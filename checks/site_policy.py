@@ -5,7 +5,7 @@ from __future__ import annotations
 from ascendd.errors import ProbeParseError
 from ascendd.host.files import HostFiles
 from ascendd.host.policy import SITE_FILE, read_policy
-from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Verdict, conclude
+from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Verdict, conclude, conclude_with
 from ascendd.preflight.context import CheckContext
 
 
@@ -26,7 +26,7 @@ def judge(files: HostFiles) -> CheckResult:
         policy = read_policy(files)
     except ProbeParseError as error:
         remedy = Remedy(error.code, error.remedy, (f"python3 -m json.tool {SITE_FILE}",))
-        return conclude([Finding(Verdict.FAIL, error.message, remedy)], "", {"site_file": SITE_FILE})
+        return conclude_with(Finding(Verdict.FAIL, error.message, remedy), {"site_file": SITE_FILE})
     evidence = {
         "site_file": policy.site_file,
         "cann_minimum": policy.cann_minimum,

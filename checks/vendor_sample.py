@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ascendd.host.vendor_sample import VendorSampleOutcome, find_sample, run_vendor_sample
 from ascendd.host.version_files import read_cann
-from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Verdict, conclude
+from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Verdict, conclude, conclude_with
 from ascendd.preflight.context import CheckContext
 
 DEVICE_FAULT = "ASD-D01"
@@ -45,8 +45,8 @@ def judge(outcome: VendorSampleOutcome, sample: str) -> CheckResult:
     if outcome.step != "run":
         text = "Compilers and CANN do not fit; compare with the requirements in the sample's README."
         finding = Finding(Verdict.FAIL, f"{sample}: {outcome.step} failed: {said}", Remedy(DEVICE_FAULT, text))
-        return conclude([finding], "", evidence)
+        return conclude_with(finding, evidence)
     text = "The model must be converted for this chip (atc --soc_version); then read the plog of the failed call."
     commands = ("npu-smi info", "ls -t ~/ascend/log/debug/plog | head -1")
     said = f"{sample} ended with status {outcome.status} and no success line: {said}"
-    return conclude([Finding(Verdict.FAIL, said, Remedy(DEVICE_FAULT, text, commands))], "", evidence)
+    return conclude_with(Finding(Verdict.FAIL, said, Remedy(DEVICE_FAULT, text, commands)), evidence)

@@ -121,11 +121,16 @@ class HostCheck(NpuCheck):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a judge noticed; the worst of several decides the verdict."""
+    """
+    One thing that a judge noticed; the worst of several decides the verdict.
+
+    `of` is the part of `text` that names the one of many alike (chips): what is found of several is told once.
+    """
 
     verdict: Verdict
     text: str
     remedy: Optional[Remedy] = None
+    of: str = ""
 
 
 _WORST_FIRST = (Verdict.FAIL, Verdict.ERROR, Verdict.WARN, Verdict.PASS)
@@ -136,10 +141,27 @@ def conclude(findings: List[Finding], all_well: str, evidence: Dict[str, Any]) -
     for verdict in _WORST_FIRST:
         worst = [finding for finding in findings if finding.verdict is verdict]
         if worst and verdict is not Verdict.PASS:
-            lesser = [f.text for f in findings if f.verdict not in (verdict, Verdict.PASS)]
+            lesser = _told([f for f in findings if f.verdict not in (verdict, Verdict.PASS)])
             if lesser:
                 evidence = {**evidence, "also": lesser}
             remedy = next((finding.remedy for finding in worst if finding.remedy is not None), None)
-            return CheckResult(verdict, "; ".join(finding.text for finding in worst), evidence, remedy)
+            return CheckResult(verdict, "; ".join(_told(worst)), evidence, remedy)
     notes = [finding.text for finding in findings]
     return CheckResult(Verdict.PASS, "; ".join([all_well, *notes]), evidence)
+
+
+def conclude_with(finding: Finding, evidence: Dict[str, Any]) -> CheckResult:
+    """Make a result of the one finding that decides."""
+    return CheckResult(finding.verdict, finding.text, evidence, finding.remedy)
+
+
+def _told(findings: List[Finding]) -> List[str]:
+    """Return the texts, in their order; those that differ only in whom they are of are one, with all named."""
+    groups: Dict[Tuple[str, ...], List[Finding]] = {}
+    for number, finding in enumerate(findings):
+        before, name, after = finding.text.partition(finding.of) if finding.of else (finding.text, str(number), "")
+        groups.setdefault((before, after) if finding.of and name else (finding.text, name, after), []).append(finding)
+    return [
+        one.text if not others else one.text.replace(one.of, ", ".join(same.of for same in (one, *others)), 1)
+        for one, *others in groups.values()
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Dict, FrozenSet, Iterable, List, Mapping, Optional, Tuple
 
 from ascendd.errors import ProbeError, ProbeParseError
@@ -50,7 +51,8 @@ def spare(number: int, findings: Iterable[Finding], logical_ids: Optional[Frozen
     judged = []
     for finding in findings:
         if finding.verdict is Verdict.FAIL and logical_ids is not None and number not in logical_ids:
-            judged.append(Finding(Verdict.WARN, f"{finding.text} (not used by this instance)", finding.remedy))
+            text = f"{finding.text} (not used by this instance)"
+            judged.append(replace(finding, verdict=Verdict.WARN, text=text))
         else:
             judged.append(finding)
     return judged

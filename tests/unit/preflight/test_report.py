@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from ascendd import __version__
-from ascendd.preflight.check import CheckResult, Remedy, Verdict
+from ascendd.preflight.check import CheckResult, Finding, Remedy, Verdict, conclude
 from ascendd.preflight.report import DoctorExit, exit_code, print_report, remedy_lines, to_json, verdict_line
 from ascendd.preflight.target import Target
 
@@ -107,3 +107,16 @@ def test_the_json_report_names_its_schema() -> None:
     assert (report["schema"], report["version"], report["device"], report["exit_code"]) == (1, __version__, "cpu", 1)
     assert set(report["checks"][0]) == {"id", "title", "verdict", "summary", "evidence", "remedy", "duration_s"}
     assert report["checks"][0]["remedy"]["commands"] == ["command 0"]
+
+
+def test_what_is_found_of_several_chips_is_told_once_with_all_named() -> None:
+    """Eight chips in one state are one sentence; another state, and who is not used, stand on their own."""
+    findings = [Finding(Verdict.FAIL, f"NPU {n} is Alarm", Remedy("ASD-D01", f"{n}"), f"NPU {n}") for n in range(3)]
+    findings += [Finding(Verdict.FAIL, "NPU 3 is Critical", None, "NPU 3"), Finding(Verdict.FAIL, "and this")]
+    findings += [Finding(Verdict.WARN, f"chip {n}: link DOWN", None, f"{n}") for n in (4, 5)]
+
+    result = conclude(findings, "all well", {})
+
+    assert result.summary == "NPU 0, NPU 1, NPU 2 is Alarm; NPU 3 is Critical; and this"
+    assert result.evidence["also"] == ["chip 4, 5: link DOWN"]
+    assert result.remedy == Remedy("ASD-D01", "0")
