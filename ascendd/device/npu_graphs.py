@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +12,9 @@ import torch
 from ascendd.device.base import CapturedGraph
 from ascendd.device.npu_faults import CAPTURE_CODES, vendor_code_of
 from ascendd.errors import GraphCaptureFailed
+
+# torch_npu passes over the code 207000 (feature not supported) of the runtime, and then asserts that a capture is on.
+_NEVER_BEGAN = "CAPTURE_STATUS_ACTIVE"
 
 
 class NpuGraph:
@@ -43,11 +48,19 @@ class NpuGraphs:
         graph = self._npu.NPUGraph()
         if self._pool is None:
             self._pool = self._npu.graph_pool_handle()
+        stream = self._npu.current_stream()
         try:
             with self._npu.graph(graph, pool=self._pool, auto_dispatch_capture=True):
                 result = work()
             self._npu.synchronize(self._index)
         except RuntimeError as error:
+            self._leave(graph, stream)
+            if _NEVER_BEGAN in str(error):
+                raise GraphCaptureFailed(
+                    "the runtime took the order to capture and captures nothing, as one that does not know the feature",
+                    remedy="Upgrade the driver and CANN, or set engine.enforce_eager: true.",
+                    cannot_capture=True,
+                ) from error
             # Leaving the capture may fail, too, and hides what went wrong inside.
             for told in (error.__context__, error):
                 row = None if told is None else vendor_code_of(str(told))
@@ -57,6 +70,22 @@ class NpuGraphs:
             raise
         self._graphs.append(graph)
         return NpuGraph(graph), result
+
+    def _leave(self, graph: Any, stream: Any) -> None:
+        """
+        Undo what a capture that failed to begin or to end leaves behind in torch_npu.
+
+        Its context then stays on the capture's stream, with its pool and with the mode that records operators: eager
+        steps that follow would wait for ever for events that nobody records.
+        """
+        mode = graph.graph_dispatch_mode
+        if mode in torch.utils._python_dispatch._get_current_dispatch_mode_stack():
+            mode.__exit__(None, None, None)
+        self._npu.set_stream(stream)
+        # A pool that was not begun, or was ended, is no error here.
+        torch_npu: Any = importlib.import_module("torch_npu")
+        with contextlib.suppress(RuntimeError):
+            torch_npu._C._npu_endAllocateToPool(self._index, self._pool)
 
     def close(self) -> None:
         for graph in self._graphs:

@@ -56,6 +56,7 @@ class Closures:
 
     def __init__(self, failures: dict[int, str | Exception]) -> None:
         self.failures = failures
+        self.takes_lengths = True
         self.captured: list[int] = []
         self.replayed: list[list[int]] = []
         self.num_open = self.num_tried = 0
@@ -72,7 +73,8 @@ class Closures:
         class Graph:
             def replay(self, kv_lengths: list[int]) -> None:
                 outer.replayed.append(kv_lengths)
-                result.copy_(work())
+                if outer.takes_lengths:
+                    result.copy_(work())
 
         return Graph(), result
 
@@ -83,10 +85,11 @@ class Closures:
 class GraphedCpu(CpuDevice):
     """The CPU with the NPU's cache layout, its vendor errors and graphs."""
 
-    def __init__(self, failures: dict[int, str | Exception] | None = None) -> None:
+    def __init__(self, failures: dict[int, str | Exception] | None = None, *, takes_lengths: bool = True) -> None:
         super().__init__(pack=False)
         self.kernels = TableKernels()
         self.graphs = Closures(failures or {})
+        self.graphs.takes_lengths = takes_lengths
 
     def allocate_kv(self, spec: KVCacheSpec) -> list[torch.Tensor]:
         shape = (2, spec.num_blocks, spec.block_size, spec.num_kv_heads, spec.head_dim)
@@ -103,15 +106,18 @@ class GraphedCpu(CpuDevice):
 def graphed(tiny_model) -> Callable[..., tuple[EngineCore, GraphedCpu]]:
     """Build an engine with graphs over a tiny Qwen2."""
 
-    def make(failures: dict[int, str | Exception] | None = None, **engine: object) -> tuple[EngineCore, GraphedCpu]:
+    def make(
+        failures: dict[int, str | Exception] | None = None, *, takes_lengths: bool = True, **engine: object
+    ) -> tuple[EngineCore, GraphedCpu]:
         folder, _ = tiny_model("qwen2")
-        facts, device = read_model_facts(folder), GraphedCpu(failures)
+        facts, device = read_model_facts(folder), GraphedCpu(failures, takes_lengths=takes_lengths)
         section = EngineSection(**{"max_num_seqs": 5, "kv_cache_memory": "4MiB", **engine})  # type: ignore[arg-type]
         config = resolve(
             InstanceConfig(model=ModelSection(path=str(folder), dtype="float32"), engine=section), facts, device.facts
         )
         runner = ModelRunner(config, facts, device)
         runner.capture_graphs()
+        device.graphs.replayed.clear()  # those that prove a capture
         return EngineCore(config, InProcessExecutor(runner), facts.eos_token_ids), device
 
     return make
@@ -197,6 +203,18 @@ def test_a_device_that_cannot_capture_is_not_asked_again(graphed) -> None:
 
     assert device.graphs.num_tried == 1
     assert core.report.num_graph_buckets == 0
+
+
+def test_graphs_that_keep_the_lengths_of_their_capture_are_not_used(graphed, generate, capsys) -> None:
+    """Each is replayed with other lengths beside an eager step: one that deviates is told, and none is left."""
+    core, device = graphed(takes_lengths=False)
+    eager, _ = graphed(enforce_eager=True)
+
+    told = capsys.readouterr()
+    assert "deviates by" in told.out + told.err
+    assert device.graphs.num_tried == 1
+    assert core.report.num_graph_buckets == device.graphs.num_open == 0
+    assert generate(core, PROMPTS, max_tokens=4) == generate(eager, PROMPTS, max_tokens=4)
 
 
 def test_another_failure_is_not_taken_for_one_of_capturing(graphed) -> None:

@@ -181,7 +181,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
     """Start daemons; `sections` are merged into the file of the instance."""
     running: list[Daemon] = []
 
-    def begin(machine: Any, model: Path, device: str, **sections: dict[str, Any]) -> Daemon:
+    def begin(machine: Any, model: Path, device: str, /, **sections: dict[str, Any]) -> Daemon:
         config: dict[str, Any] = {
             "model": {"path": str(model), "name": "m", "dtype": "float32", "max_model_len": 512},
             "listen": {"port": 0},
@@ -204,12 +204,12 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
 
 @pytest.fixture(scope="session")
 def pack(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Convert a model for a number of tensor ranks, in float32."""
+    """Convert a model for a number of tensor ranks."""
 
-    def convert(source: Path, size: int) -> Path:
+    def convert(source: Path, size: int, dtype: str = "float32") -> Path:
         target = tmp_path_factory.mktemp("packed") / "model"
         command = [
-            sys.executable, "-m", "ascendd", "convert", str(source), str(target), "--dtype", "float32",
+            sys.executable, "-m", "ascendd", "convert", str(source), str(target), "--dtype", dtype,
             "--tensor-parallel-size", str(size),
         ]  # fmt: skip
         subprocess.run(command, check=True, timeout=300, capture_output=True)

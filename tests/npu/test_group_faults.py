@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.slow
+# A group starts twice in most of them: minutes, where other tests run beside it.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 SYNCHRONISE = "aclrtSynchronizeStreamWithTimeout"
 ALLOCATE = "aclrtMallocAlign32"

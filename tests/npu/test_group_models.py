@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+# A group starts twice in most of them: minutes, where other tests run beside it.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 PROMPT = "hello there"
 DEMO_PROMPT = "The capital of France is"

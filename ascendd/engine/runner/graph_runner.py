@@ -24,6 +24,9 @@ from ascendd.telemetry import log
 _SMALL_BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 _BUCKET_STEP = 32
 _MAX_BUCKET = 256
+# A graph is captured with lengths of 1 and proven with these. Operators of both are the same, so little may differ.
+_PROOF_LENGTH = 2
+_MAX_DEVIATION = 0.02
 
 Forward = Callable[[torch.Tensor, ForwardContext], torch.Tensor]
 
@@ -174,7 +177,33 @@ class GraphRunner:
 
         step()  # operators that prepare themselves on their first call must not do so inside a capture
         graph, logits = self._backend.capture(step)
-        return _Bucket(graph, table, logits)
+        bucket = _Bucket(graph, table, logits)
+        self._prove(bucket, size, step)
+        return bucket
+
+    def _prove(self, bucket: _Bucket, size: int, step: Callable[[], torch.Tensor]) -> None:
+        """
+        Replay with lengths that the capture did not have, beside the same step run eagerly.
+
+        A runtime that does not hold a graph back until its new lengths are there (ExternalEvent of torch_npu needs
+        aclrtValueWait) gives wrong tokens without any error. Raises GraphCaptureFailed, which leaves no graph.
+        """
+        lengths = [_PROOF_LENGTH] * size
+        self._token_ids[:size].copy_(self._arange[:size])  # rows that differ, or more of them would change nothing
+        bucket.table.kv_lengths[:] = lengths
+        bucket.graph.replay(lengths)  # first, since it may be what gives kernels their lengths
+        replayed = bucket.logits.clone()
+        expected = step().float()
+        self._token_ids[:size].zero_()
+        deviation = float((replayed - expected).abs().max() / expected.abs().max().clamp_min(1e-6))
+        if not deviation <= _MAX_DEVIATION:
+            raise GraphCaptureFailed(
+                f"a replayed step of {size} rows deviates by {deviation:.1%} from the same step without a graph "
+                f"(at most {_MAX_DEVIATION:.0%}): graphs do not take new lengths here",
+                remedy="Upgrade CANN and the driver to versions that belong to this torch_npu, or set "
+                "engine.enforce_eager: true.",
+                cannot_capture=True,
+            )
 
     def _make_inputs(self, size: int) -> None:
         def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:

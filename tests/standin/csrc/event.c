@@ -1,5 +1,6 @@
 /* Events: a mark in one stream that others, and the host, wait for. Recording again starts a new wait. */
 #include "call.h"
+#include "graph.h"
 #include "stream.h"
 
 #include <pthread.h>
@@ -97,6 +98,9 @@ int aclrtDestroyEvent(void *handle)
 int aclrtRecordEvent(void *handle, void *stream)
 {
     ENTER();
+    int refused = standin_refuse_event(stream, __func__);
+    if (refused)
+        return refused;
     struct mark mark = hold(handle, 1);
     mark.event->stream = stream;
     return standin_submit(stream, reach, &mark, sizeof mark, 0);
@@ -120,6 +124,9 @@ static int is_done(struct event *event)
 int aclrtStreamWaitEvent(void *stream, void *handle)
 {
     ENTER();
+    int refused = standin_refuse_event(stream, __func__);
+    if (refused)
+        return refused;
     /* What was never recorded, or is done, holds nobody up. */
     if (is_done(handle))
         return ACL_OK;
@@ -151,6 +158,63 @@ int aclrtQueryEventWaitStatus(void *handle, int *status)
     ENTER();
     *status = !is_done(handle);
     return ACL_OK;
+}
+
+/*
+ * Words of device memory that streams write and wait for: torch_npu's external events, at which a graph waits for an
+ * update. One lock and one signal for all of them.
+ */
+struct word {
+    volatile uint64_t *address;
+    uint64_t value;
+    uint32_t flag;
+};
+
+static pthread_mutex_t words = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t written = PTHREAD_COND_INITIALIZER;
+
+static int write_word(void *argument)
+{
+    struct word *word = argument;
+    pthread_mutex_lock(&words);
+    *word->address = word->value;
+    pthread_cond_broadcast(&written);
+    pthread_mutex_unlock(&words);
+    return ACL_OK;
+}
+
+/* The wait modes of aclrtValueWait: at least, equal, any bit in common, any bit of either missing. */
+static int has_come(const struct word *word)
+{
+    uint64_t now = *word->address;
+    switch (word->flag) {
+    case 0: return (int64_t)(now - word->value) >= 0;
+    case 1: return now == word->value;
+    case 2: return (now & word->value) != 0;
+    default: return ~(now | word->value) != 0;
+    }
+}
+
+static int await_word(void *argument)
+{
+    pthread_mutex_lock(&words);
+    while (!has_come(argument))
+        pthread_cond_wait(&written, &words);
+    pthread_mutex_unlock(&words);
+    return ACL_OK;
+}
+
+int aclrtValueWrite(void *address, uint64_t value, uint32_t flag, void *stream)
+{
+    (void)flag;
+    ENTER();
+    return standin_submit(stream, write_word, &(struct word){address, value, 0}, sizeof(struct word), 0);
+}
+
+int aclrtValueWait(void *address, uint64_t value, uint32_t flag, void *stream)
+{
+    ENTER();
+    return standin_submit(stream, await_word, &(struct word){address, value, flag}, sizeof(struct word), 1);
 }
 
 int aclrtEventElapsedTime(float *milliseconds, void *start, void *end)

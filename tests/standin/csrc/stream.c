@@ -1,6 +1,7 @@
 /* One queue and, once a task had to wait, one thread for each stream. The first failure of a stream stays with it. */
 #include "stream.h"
 #include "call.h"
+#include "graph.h"
 #include "machine.h"
 
 #include <pthread.h>
@@ -129,6 +130,8 @@ static void *work(void *argument)
 
 int standin_submit(void *handle, task_function function, const void *argument, size_t size, int may_wait)
 {
+    if (standin_is_recorded(handle))
+        return standin_add_task(handle, function, argument, size);
     struct stream *stream = resolve(handle);
     if (!stream)
         return standin_fail(RT_STREAM_CONTEXT, "no stream: aclrtSetDevice was not called in this thread");
@@ -160,6 +163,9 @@ int standin_submit(void *handle, task_function function, const void *argument, s
 
 int standin_drain(void *handle, int milliseconds)
 {
+    int refused = standin_refuse_wait(handle, __func__);
+    if (refused)
+        return refused;
     struct stream *stream = resolve(handle);
     if (!stream)
         return standin_fail(RT_STREAM_CONTEXT, "no stream: aclrtSetDevice was not called in this thread");

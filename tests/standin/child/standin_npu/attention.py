@@ -254,4 +254,24 @@ def _join(rows: list[torch.Tensor], query: torch.Tensor, layout: str) -> torch.T
     return stacked if layout == "BSND" else stacked.flatten(2)
 
 
-MEANINGS = {"npu_fused_infer_attention_score": fused_infer_attention_score}
+def fused_infer_attention_score_out(
+    *args: Any, out: list[torch.Tensor], workspace: torch.Tensor | None = None, **kwargs: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Write the same into out[0], as graphs want it; `workspace` is what get_max_workspace gave."""
+    require(workspace is not None and len(out) == 2, "a workspace and two tensors in out")
+    attended, sums = fused_infer_attention_score(*args, **kwargs)
+    require(out[0].shape == attended.shape, f"out of shape {tuple(attended.shape)}, not {tuple(out[0].shape)}")
+    out[0].copy_(attended)
+    return out[0], sums
+
+
+def fused_infer_attention_score_get_max_workspace(*_: Any, **__: Any) -> torch.Tensor:
+    """Return scratch memory for any lengths; its size is the vendor's affair."""
+    return torch.zeros(1024, dtype=torch.uint8)
+
+
+MEANINGS = {
+    "npu_fused_infer_attention_score": fused_infer_attention_score,
+    "npu_fused_infer_attention_score.out": fused_infer_attention_score_out,
+    "_npu_fused_infer_attention_score_get_max_workspace": fused_infer_attention_score_get_max_workspace,
+}

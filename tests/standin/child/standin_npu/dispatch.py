@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from standin_npu import attention, cache, experts, formats, norm, pointwise
+from standin_npu import attention, cache, experts, formats, graph, norm, pointwise
 from standin_npu.alias import on_device, on_host
+from standin_npu.graph import recorded
 from standin_npu.library import begin, perturbation
 
 # Storage, allocation and what only asks about it.
@@ -53,8 +55,9 @@ def install() -> None:
                 continue
             qualified = full.partition("::")[2]
             overload = getattr(getattr(getattr(torch.ops, namespace), name), schema.overload_name or "default")
-            if namespace == "npu" and name in MEANINGS:
-                npu.impl(qualified, _kernel(overload, MEANINGS[name]), "PrivateUse1", allow_override=True)
+            meaning = MEANINGS.get(qualified) or MEANINGS.get(name)
+            if namespace == "npu" and meaning is not None:
+                npu.impl(qualified, _kernel(overload, meaning), "PrivateUse1", allow_override=True)
             elif namespace == "aten" and name == "copy_":
                 aten.impl(qualified, _copy_kernel(), "PrivateUse1", allow_override=True)
             elif namespace == "aten" and name not in _OWN and not _is_view(overload) and _runs_on_cpu(full):
@@ -75,12 +78,17 @@ def _kernel(overload: Any, meaning: Callable[..., Any]) -> Callable[..., Any]:
     written = [
         (index, argument.name)
         for index, argument in enumerate(overload._schema.arguments)
-        if argument.alias_info and argument.alias_info.is_write
+        # The vendor's `out` lists are written without being marked so.
+        if (argument.alias_info and argument.alias_info.is_write) or argument.name == "out"
     ]
     is_vendor = not name.startswith("aten::")
 
+    def places(args: Any, kwargs: Any) -> list[Any]:
+        return tree_leaves([args[index] if index < len(args) else kwargs.get(key) for index, key in written])
+
     def run(*args: Any, **kwargs: Any) -> Any:
-        begin(name)
+        is_recorded = graph.is_recorded()
+        begin(name, waits=not is_recorded)
         originals: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         device: torch.device | None = None
 
@@ -101,8 +109,15 @@ def _kernel(overload: Any, meaning: Callable[..., Any]) -> Callable[..., Any]:
                 return _host_generator(value)
             return value
 
-        result = meaning(*map(down, args), **{key: down(value) for key, value in kwargs.items()})
+        host_args, host_kwargs = [down(value) for value in args], {key: down(value) for key, value in kwargs.items()}
         target = device or torch.device(kwargs.get("device") or "npu")
+
+        def compute() -> Any:
+            result = meaning(*host_args, **host_kwargs)
+            factor = perturbation(name)
+            if factor != 1.0:
+                _perturb(places(host_args, host_kwargs) or tree_leaves(result), factor)
+            return result
 
         def up(tensor: torch.Tensor) -> torch.Tensor:
             if id(tensor) not in originals:
@@ -113,11 +128,11 @@ def _kernel(overload: Any, meaning: Callable[..., Any]) -> Callable[..., Any]:
                 on_host(original).copy_(tensor)
             return original
 
-        factor = perturbation(name)
-        if factor != 1.0:
-            places = [args[index] if index < len(args) else kwargs[key] for index, key in written]
-            _perturb([on_host(tensor) for tensor in tree_leaves(places)] or tree_leaves(result), factor)
-        lifted = tree_map_only(torch.Tensor, up, result)
+        if is_recorded:
+            written_to = places(host_args, host_kwargs)
+            lifted = recorded(compute, meaning, host_args, host_kwargs, written_to, originals, target)
+        else:
+            lifted = tree_map_only(torch.Tensor, up, compute())
         if is_vendor:
             _hold_against_shape_function(overload, args, kwargs, lifted)
         return lifted
@@ -170,8 +185,12 @@ def _copy_kernel() -> Callable[..., torch.Tensor]:
         if is_plain and target.device.type != source.device.type:
             copied: torch.Tensor = own.call_boxed(keys, target, source, non_blocking)
             return copied
-        begin("aten::copy_")
-        on_host(target).copy_(on_host(source))
+        is_recorded = graph.is_recorded()
+        begin("aten::copy_", waits=not is_recorded)
+        to, of = on_host(target), on_host(source)
+        if is_recorded:
+            graph.record(partial(to.copy_, of))
+        to.copy_(of)
         return target
 
     return copy_

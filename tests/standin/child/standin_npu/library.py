@@ -6,32 +6,32 @@ import ctypes
 
 import torch
 
-_library = ctypes.CDLL("libascendcl.so")
-_library.aclGetRecentErrMsg.restype = ctypes.c_char_p
-_library.standin_perturbation.restype = ctypes.c_double
-_busy_streams = ctypes.c_int.in_dll(_library, "standin_busy_streams")
+library = ctypes.CDLL("libascendcl.so")
+library.aclGetRecentErrMsg.restype = ctypes.c_char_p
+library.standin_perturbation.restype = ctypes.c_double
+_busy_streams = ctypes.c_int.in_dll(library, "standin_busy_streams")
 
 
-def begin(operator: str) -> None:
+def begin(operator: str, *, waits: bool = True) -> None:
     """
-    Count a call of `operator` and wait for what is ahead of it in the current stream.
+    Count a call of `operator` and, unless it is only recorded, wait for what is ahead of it in the current stream.
 
     Raises RuntimeError with the text that torch_npu gives a failed launch, for a fault set on the operator's name and on
     a dead device.
     """
-    code = _library.standin_enter(operator.encode())
+    code = library.standin_enter(operator.encode())
     if code:
-        message = (_library.aclGetRecentErrMsg() or b"").decode()
+        message = (library.aclGetRecentErrMsg() or b"").decode()
         raise RuntimeError(
             f"call {operator} failed, error code is {code}\n[ERROR] ERR00100 PTA call acl api failed.\n{message}"
         )
-    if _busy_streams.value:
+    if waits and _busy_streams.value:
         stream = torch.npu.current_stream().npu_stream  # type: ignore[attr-defined]
         # A stream's failure is told by whoever waits for the stream, as with work that is launched behind it.
-        _library.standin_drain(ctypes.c_void_p(stream), -1)
+        library.standin_drain(ctypes.c_void_p(stream), -1)
 
 
 def perturbation(operator: str) -> float:
     """Return the factor for results of `operator`, 1.0 unless the machine perturbs it now."""
-    factor: float = _library.standin_perturbation(operator.encode())
+    factor: float = library.standin_perturbation(operator.encode())
     return factor
