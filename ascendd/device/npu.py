@@ -89,7 +89,8 @@ class NpuDevice(Accelerator):
         return verdicts
 
     def open_graphs(self) -> GraphBackend | None:
-        return NpuGraphs(self._index) if self._profile.graphs else None
+        end_pool = importlib.import_module("torch_npu")._C._npu_endAllocateToPool
+        return NpuGraphs(self._index, end_pool) if self._profile.graphs else None
 
     def _prove_weight_format(self, shapes: KernelShapes) -> KernelVerdict:
         """Compare a projection with weights in the chip's format to the same in plain layout."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -36,9 +35,10 @@ class NpuGraph:
 
 
 class NpuGraphs:
-    """See device.base.GraphBackend."""
+    """See device.base.GraphBackend; `end_pool` tells the allocator of a device to use a graph's pool no more."""
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, end_pool: Callable[[int, Any], None]) -> None:
+        self._end_pool = end_pool
         self._npu: Any = torch.npu  # type: ignore[attr-defined]
         self._index = index
         self._pool: Any = None
@@ -83,9 +83,8 @@ class NpuGraphs:
             mode.__exit__(None, None, None)
         self._npu.set_stream(stream)
         # A pool that was not begun, or was ended, is no error here.
-        torch_npu: Any = importlib.import_module("torch_npu")
         with contextlib.suppress(RuntimeError):
-            torch_npu._C._npu_endAllocateToPool(self._index, self._pool)
+            self._end_pool(self._index, self._pool)
 
     def close(self) -> None:
         for graph in self._graphs:
