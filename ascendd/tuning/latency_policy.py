@@ -31,9 +31,9 @@ class LatencyPolicy:
         first_token_goal_s: float,
         inter_token_goal_s: float,
         increase: int = 8,
-        decrease: float = 0.85,
-        room: float = 0.85,
-        edge: float = 0.98,
+        decrease: float = 0.9,
+        room: float = 0.9,
+        edge: float = 0.99,
     ) -> None:
         self._bounds = bounds
         self._first_token_goal_s = first_token_goal_s
@@ -58,7 +58,7 @@ class LatencyPolicy:
             at_least = fewer == limits.max_num_seqs
             wish = Limits(fewer, limits.prefill_tokens // 2 if at_least else limits.prefill_tokens)
             return self._move(
-                limits, wish, f"{gap_s * 1e3:.0f} ms between tokens, above {goal_s * self._edge * 1e3:.0f} ms"
+                limits, wish, f"{gap_s * 1e3:.0f} ms between tokens, above {goal_s * self._edge * 1e3:g} ms"
             )
         if gap_s is not None and gap_s > goal_s * self._room:
             return None

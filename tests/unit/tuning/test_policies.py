@@ -69,14 +69,14 @@ def latency(bounds=ACCOUNT):
 
 
 def test_slow_tokens_shrink_the_running_batch():
-    """Tokens above 98 % of the goal: 85 % of those that run, and the next observation is passed over."""
+    """Tokens above 99 % of the goal: 90 % of those that run, and the next observation is passed over."""
     policy = latency()
 
     decision = policy.decide(Limits(128, 512), seen(waiting=3, running=80, between=0.06))
 
-    assert decision.limits == Limits(68, 512)
-    assert decision.reason == "60 ms between tokens, above 49 ms: max_num_seqs 128 -> 68"
-    assert policy.decide(Limits(68, 512), seen(waiting=3, running=80, between=0.06)) is None
+    assert decision.limits == Limits(72, 512)
+    assert decision.reason == "60 ms between tokens, above 49.5 ms: max_num_seqs 128 -> 72"
+    assert policy.decide(Limits(72, 512), seen(waiting=3, running=80, between=0.06)) is None
 
 
 def test_slow_tokens_at_the_least_batch_halve_the_prompt_chunk():
@@ -87,14 +87,14 @@ def test_slow_tokens_at_the_least_batch_halve_the_prompt_chunk():
 
 
 def test_room_and_a_queue_grow_the_batch():
-    """Tokens below 85 % of the goal while others wait: 8 more sequences; half as many again if first tokens are late."""
+    """Tokens below 90 % of the goal while others wait: 8 more sequences; half as many again if first tokens are late."""
     assert latency().decide(Limits(64, 512), seen(waiting=1, between=0.03)).limits == Limits(72, 512)
     assert latency().decide(Limits(64, 512), seen(waiting=1, between=0.03, first=4.0)).limits == Limits(96, 1024)
 
 
 @pytest.mark.parametrize(
     "what",
-    [{"between": 0.045, "waiting": 9}, {"between": 0.03}, {"between": 0.03, "waiting": 9, "preemptions": 2}],
+    [{"between": 0.047, "waiting": 9}, {"between": 0.03}, {"between": 0.03, "waiting": 9, "preemptions": 2}],
     ids=["near the goal", "nobody waits", "the cache is full"],
 )
 def test_the_latency_policy_rests(what):
@@ -107,14 +107,14 @@ def test_the_latency_policy_rests(what):
     [
         (Cost(), 1.25),
         (Cost(0.03, 0.0003, 0.00004), 0.95),
-        # At the best fixed setting tokens take 49.5 of 50 ms: keeping clear of the goal costs some sequences.
-        (Cost(0.02, 0.0004, 0.0001), 0.93),
+        # At the best fixed setting tokens take 49.5 of 50 ms.
+        (Cost(0.02, 0.0004, 0.0001), 0.95),
     ],
     ids=["compute-bound", "memory-bound", "on the edge of the goal"],
 )
 @pytest.mark.parametrize("start", [16, 64])
 def test_tuned_goodput_under_a_step_load_is_that_of_the_best_fixed_batch(cost, share, start):
-    """1 -> 32 -> 2 clients: requests within the goals are as many as with the best fixed batch, far above the worst."""
+    """1 -> 32 -> 2 clients: requests within the goals are those of the best fixed batch less 5 %, five times the worst."""
     fixed = {n: run(step_load, 600, Limits(n, 512), cost=cost).goodput(*GOALS) for n in (8, 16, 32, 64, 128)}
 
     tuned = run(step_load, 600, Limits(start, 512), latency(Bounds(8, 128, 64, 2048)), cost=cost)
