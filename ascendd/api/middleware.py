@@ -14,6 +14,7 @@ from aiohttp import web
 
 from ascendd.api.errors import as_request_error, error_response
 from ascendd.api.service import FRONT, FrontService, RequestRecord, log_defect
+from ascendd.api.tracing import RequestSpan
 from ascendd.errors import InvalidRequest, RequestAborted
 from ascendd.telemetry.log import get_logger
 
@@ -34,6 +35,8 @@ async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
     service = request.app[FRONT]
     label = request.headers.get("X-Request-Id", "")
     record = RequestRecord(request_id=label if _LABEL.fullmatch(label) else f"req-{uuid.uuid4().hex}")
+    if service.tracer.is_on:
+        record.trace = service.tracer.context(request.headers.get("traceparent"))
     request["record"] = record
     status = _CLIENT_GONE
     try:
@@ -123,6 +126,9 @@ def _account(service: FrontService, request: web.Request, record: RequestRecord,
         }
         if generation.first_token_s is not None:
             fields["first_token_s"] = round(generation.first_token_s, 4)
+    if record.trace is not None and route not in _PROBES:
+        fields["trace_id"] = record.trace.trace_id
+        _trace(service, request, record, status, route)
     if record.credential is not None:
         fields["key"] = record.credential.name
     if record.error_code is not None:
@@ -139,3 +145,26 @@ def _account(service: FrontService, request: web.Request, record: RequestRecord,
         request_id=record.request_id,
         **fields,
     )
+
+
+def _trace(service: FrontService, request: web.Request, record: RequestRecord, status: int, route: str) -> None:
+    """Hand the request to the tracer; names as OpenTelemetry's conventions for HTTP and generative models have them."""
+    assert record.trace is not None
+    attributes: dict[str, str | int | float] = {
+        "http.request.method": request.method,
+        "http.route": route,
+        "http.response.status_code": status,
+        "ascendd.request_id": record.request_id,
+    }
+    first_token_s = None
+    if record.generation is not None:
+        usage, first_token_s = record.generation.usage, record.generation.first_token_s
+        attributes |= {
+            "gen_ai.request.model": record.model or service.model_name,
+            "gen_ai.usage.input_tokens": usage.prompt_tokens,
+            "gen_ai.usage.output_tokens": usage.completion_tokens,
+            "ascendd.cached_tokens": usage.prompt_tokens_details.cached_tokens,
+        }
+    name = f"{request.method} {route}"
+    span = RequestSpan(name, record.received_at, time.monotonic(), first_token_s, attributes, record.error_code)
+    service.tracer.record(record.trace, span)

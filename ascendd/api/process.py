@@ -60,6 +60,8 @@ class ApiProcess:
         _log.info("api.listening", host=host, port=port)
         self._control.send(Ready({"host": host, "port": port}))
         self._spawn(self._report(), "report")
+        if self._service.tracer.is_on:
+            self._spawn(self._service.tracer.run(), "traces")
         try:
             while not isinstance(message := await self._control.recv(), Shutdown):
                 self._obey(message)

@@ -31,6 +31,7 @@ from ascendd.api.server_tls import ServerTls
 from ascendd.api.sse import EventStream
 from ascendd.api.status_hub import StatusHub
 from ascendd.api.tokenizer import ModelTokenizer
+from ascendd.api.tracing import TraceContext, Tracer
 from ascendd.config.credentials import Credential
 from ascendd.config.quantity import parse_bytes
 from ascendd.config.schema import InstanceConfig
@@ -52,6 +53,7 @@ class RequestRecord:
 
     request_id: str
     received_at: float = field(default_factory=time.monotonic)
+    trace: TraceContext | None = None
     is_self_test: bool = False
     credential: Credential | None = None
     # Seconds that X-Request-Timeout leaves; infinite without.
@@ -90,6 +92,7 @@ class FrontService:
         self.adapters = self.engine.adapters
         self.admission = Admission(self.engine, config.admission.max_queue, config.admission.restart_wait_s)
         self.metrics = MetricStore(API_METRICS)
+        self.tracer = Tracer(config.tracing, self.model_name, self.metrics)
         self.preprocessor = Preprocessor(config.preprocess)
         self._show_certificate()
         self.status = StatusHub()

@@ -256,6 +256,15 @@ class TuningSection(Section, frozen=True):
     lower_below: Count = 8
 
 
+class TracingSection(Section, frozen=True):
+    """OpenTelemetry: a trace of each request for a collector, without prompts or answers; off without an endpoint."""
+
+    # OTLP over HTTP, such as http://127.0.0.1:4318/v1/traces.
+    endpoint: str | None = None
+    # Share of the requests that come without a trace of their client; those with one are kept as the client says.
+    sample_ratio: Annotated[float, Meta(ge=0, le=1)] = 1.0
+
+
 class CostSection(Section, frozen=True):
     """What tokens cost: power x price plus the hardware over its life, all in one currency; off without a price."""
 
@@ -300,6 +309,7 @@ class InstanceConfig(Section, frozen=True):
     health: HealthSection = HealthSection()
     recovery: RecoverySection = RecoverySection()
     tuning: TuningSection = TuningSection()
+    tracing: TracingSection = TracingSection()
     cost: CostSection = CostSection()
     log: LogSection = LogSection()
     cluster: ClusterSection | None = None

@@ -8,6 +8,7 @@ import reprlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -74,6 +75,14 @@ def validate(config: InstanceConfig) -> list[ConfigProblem]:
             f"write {tuning.raise_above} or less",
         )
 
+    endpoint = config.tracing.endpoint
+    if endpoint is not None and (not (parts := urlsplit(endpoint)).hostname or parts.scheme not in ("http", "https")):
+        add(
+            "$.tracing.endpoint",
+            endpoint,
+            "is not the address of a collector",
+            "write http://127.0.0.1:4318/v1/traces",
+        )
     chosen = [
         key
         for key in ("kv_cache_memory", "max_num_blocks", "gpu_memory_utilization")

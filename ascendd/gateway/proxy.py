@@ -31,6 +31,7 @@ _encode = msgspec.json.Encoder().encode
 # An instance that answers so is asked again by somebody else's request; this one goes on to the next.
 _ELSEWHERE = {429: False, 502: True, 503: True, 504: False}
 _KEPT_HEADERS = ("Content-Type", "Cache-Control", "X-Accel-Buffering", "Retry-After", "X-Request-Id")
+_TRACE_HEADERS = ("traceparent", "tracestate")
 _STALL_TIMEOUT_S = 30.0
 _CLIENT_GONE = 499
 
@@ -41,6 +42,8 @@ class Passage:
 
     request_id: str
     dispatcher: Dispatcher
+    # The trace of the client, for the instance.
+    trace: dict[str, str] = field(default_factory=dict)
     received_s: float = field(default_factory=time.monotonic)
     rule: str = ""
     instance: str = ""
@@ -80,7 +83,8 @@ class Proxy:
 
     async def answer(self, request: web.Request, dispatcher: Dispatcher) -> web.StreamResponse:
         """Answer one request; every error is in OpenAI's shape. A client that leaves ends the upstream request."""
-        passage = Passage(request.headers.get("X-Request-Id") or f"gw-{uuid.uuid4().hex}", dispatcher)
+        trace = {name: request.headers[name] for name in _TRACE_HEADERS if name in request.headers}
+        passage = Passage(request.headers.get("X-Request-Id") or f"gw-{uuid.uuid4().hex}", dispatcher, trace)
         code = None
         try:
             response = await self._pass(request, passage)
@@ -163,6 +167,7 @@ class Proxy:
             "X-Request-Id": passage.request_id,
             # Pieces are passed on as they come; compressed they would be held back.
             "Accept-Encoding": "identity",
+            **passage.trace,
             **dispatcher.headers[instance.name],
         }
         num_tokens = passage.num_tokens

@@ -109,6 +109,7 @@ API_METRICS = (
         "kind",
     ),
     counter("ascendd_request_aborts_total", "Requests given up because their client went away."),
+    counter("ascendd_trace_spans_total", "Spans of traces, by outcome: sent or dropped.", "outcome"),
     gauge(
         "ascendd_tls_certificate_expiry_timestamp_seconds",
         "Unix time at which the served certificate expires; 0 without TLS.",

@@ -6,15 +6,17 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from loopback_ports import free_ports
@@ -34,6 +36,7 @@ VLLM_NAMES = {
     "vllm:time_to_first_token_seconds",
 }  # fmt: skip
 
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 T = TypeVar("T")
 
 
@@ -43,12 +46,13 @@ class Daemon:
 
     api_port: int
     metrics_port: int
+    spans: list[dict[str, Any]]
 
 
-def fetch(url: str, body: dict[str, object] | None = None) -> str:
+def fetch(url: str, body: dict[str, object] | None = None, headers: dict[str, str] | None = None) -> str:
     """GET, or POST `body` as JSON."""
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json", **(headers or {})})
     with urllib.request.urlopen(request, timeout=120) as response:
         return str(response.read().decode())
 
@@ -81,20 +85,53 @@ def running(command: list[str], log_path: Path) -> Iterator[subprocess.Popen[byt
                 process.kill()
 
 
+@contextmanager
+def collector(spans: list[dict[str, Any]]) -> Iterator[int]:
+    """An OTLP collector that puts what it gets into `spans`; yields its port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            for resource in body["resourceSpans"]:
+                for scope in resource["scopeSpans"]:
+                    spans.extend(scope["spans"])
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_args: object) -> None:
+            """Stay silent."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+def stack() -> Iterator[ExitStack]:
+    """What ends with the module."""
+    with ExitStack() as own:
+        yield own
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory, stack: ExitStack) -> Iterator[Daemon]:
     """An instance with a tiny model that has answered one request."""
     folder = tmp_path_factory.mktemp("prometheus")
     subprocess.run(
         [sys.executable, str(TINY_MODEL), str(folder / "tiny")], check=True, capture_output=True, timeout=120
     )
     api_port, metrics_port = free_ports(2)
+    spans: list[dict[str, Any]] = []
+    collector_port = stack.enter_context(collector(spans))
     (folder / "instance.yaml").write_text(
         f"model: {{path: {folder / 'tiny'}}}\n"
         f"listen: {{port: {api_port}}}\n"
         f"metrics: {{port: {metrics_port}}}\n"
         "engine: {device: cpu, max_num_blocks: 64, num_threads: 1, max_num_seqs: 16}\n"
         "tuning: {enabled: true, policy: queue, min_num_seqs: 8, interval_s: 1}\n"
+        f"tracing: {{endpoint: 'http://127.0.0.1:{collector_port}/v1/traces', sample_ratio: 0}}\n"
         "cost: {price_per_kwh: 0.5, hardware_price: 8766, amortisation_years: 1, power_w: 400}\n"
     )
     command = [sys.executable, "-m", "ascendd", "run", "--instance", "prom", "--config", str(folder / "instance.yaml")]
@@ -106,8 +143,9 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
             return fetch(f"{base}/readyz")
 
         eventually(ready, "/readyz")
-        fetch(f"{base}/v1/completions", {"model": "tiny", "prompt": "hello", "max_tokens": 8, "temperature": 0})
-        yield Daemon(api_port, metrics_port)
+        body = {"model": "tiny", "prompt": "hello", "max_tokens": 8, "temperature": 0}
+        fetch(f"{base}/v1/completions", body, {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"})
+        yield Daemon(api_port, metrics_port, spans)
 
 
 @pytest.fixture(scope="module")
@@ -241,3 +279,17 @@ def test_tokens_have_a_price(daemon: Daemon, prometheus: Callable[[str], list[fl
     assert facts["what_if"][0]["cost_per_million"] == pytest.approx(model["cost_per_million_tokens"], rel=0.02)
     assert any("batch 128" in row["what"] for row in facts["what_if"])
     assert prometheus('ascendd_power_watts{source="configured"}') == [400.0]
+
+
+def test_a_collector_gets_the_request_in_the_trace_of_its_client(daemon: Daemon) -> None:
+    """The one request with a traceparent is three spans of that trace; others are not sampled at a ratio of 0."""
+    spans = eventually(lambda: list(daemon.spans) if len(daemon.spans) >= 3 else None, "three spans")
+    server = next(span for span in spans if span["parentSpanId"] == "00f067aa0ba902b7")
+    values = {item["key"]: next(iter(item["value"].values())) for item in server["attributes"]}
+
+    assert {span["traceId"] for span in daemon.spans} == {TRACE}
+    assert [span["name"] for span in spans] == ["POST /v1/completions", "first token", "decode"]
+    assert values["gen_ai.request.model"] == "tiny"
+    assert values["gen_ai.usage.output_tokens"] == "8"
+    assert values["http.response.status_code"] == "200"
+    assert "hello" not in json.dumps(spans)
