@@ -24,6 +24,10 @@ _EVERY_CHILD = {
     # small model. One that spins for ever starves the other processes. So: spin for a fraction of a millisecond.
     "GOMP_SPINCOUNT": "100000",
     "KMP_BLOCKTIME": "1",
+    # Where torch computes linears with oneDNN it keeps what it compiled for each shape, and each number of tokens is
+    # one: 1,024 of them by default, over 100 MB that look like a leak for hours. A step needs some ten.
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
+    "LRU_CACHE_CAPACITY": "64",
 }
 _LIGHT_CHILD = {"OMP_NUM_THREADS": "1"}
 _API = {"TOKENIZERS_PARALLELISM": "false"}

@@ -44,6 +44,7 @@ def test_the_engine_steps_back_for_the_api():
     assert {role: spec.nice for role, spec in built.items()} == {Role.METRICS: 0, Role.ENGINE: ENGINE_NICE, Role.API: 0}
     engine, api = built[Role.ENGINE].env, built[Role.API].env
     assert (engine["GOMP_SPINCOUNT"], engine["KMP_BLOCKTIME"]) == ("100000", "1")
+    assert (engine["ONEDNN_PRIMITIVE_CACHE_CAPACITY"], engine["LRU_CACHE_CAPACITY"]) == ("64", "64")
     assert "OMP_WAIT_POLICY" not in engine
     assert (engine["OMP_NUM_THREADS"], api["OMP_NUM_THREADS"]) == ("8", "1")
     assert engine["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "0"
