@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from ascendd.errors import AdapterInvalid, AscenddError, DeadlineExceeded, EngineRestarting
 from ascendd.ipc.messages import AdapterResult, LoadAdapter, UnloadAdapter
@@ -32,6 +32,30 @@ class AdapterClient:
         self._open: dict[int, tuple[Order, asyncio.Future[None] | None]] = {}
         # Name -> folder, or None for one that was unloaded: what the next engine has to be told.
         self._changes: dict[str, str | None] = {}
+        self._following = asyncio.Lock()
+
+    async def follow(self, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+        """
+        Have the engine go from the configured adapters `before` to those of `after`, both name -> folder.
+
+        What was loaded over HTTP stays. An adapter that cannot be changed is logged and harms no other.
+        """
+        async with self._following:
+            for name in [name for name in before if after.get(name) != before[name]]:
+                if name in self.names:
+                    await self._follow_one(UnloadAdapter(next(self._tickets), name))
+            for name in [name for name in after if before.get(name) != after[name]]:
+                if name not in self.names:
+                    await self._follow_one(LoadAdapter(next(self._tickets), name, after[name]))
+            _log.info("api.adapters_reloaded", adapters=list(self.names))
+
+    async def _follow_one(self, order: Order) -> None:
+        try:
+            await self._ask(order)
+        except EngineRestarting:
+            pass  # the next engine starts with the new configuration
+        except AscenddError as error:
+            _log.error("api.adapter_not_reloaded", adapter=order.name, code=error.code, reason=error.message)
 
     async def load(self, name: str, path: str) -> None:
         """Have the engine load the folder `path` as `name`. Raises what the engine says of it, or DeadlineExceeded."""

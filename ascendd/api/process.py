@@ -100,7 +100,10 @@ class ApiProcess:
         elif isinstance(message, StatusReport):
             self._service.status.take(message)
         elif isinstance(message, Reconfigure):
-            self._service.reconfigure(msgspec.json.decode(message.config_json, type=InstanceConfig))
+            before, config = self._service.config, msgspec.json.decode(message.config_json, type=InstanceConfig)
+            self._service.reconfigure(config)
+            if config.model.adapters != before.model.adapters:
+                self._spawn(self._service.adapters.follow(_folders(before), _folders(config)), "adapters")
         elif isinstance(message, Drain):
             self._service.admission.drain()
             self._spawn(self._drain(message.deadline_s), "drain")
@@ -153,3 +156,7 @@ class ApiProcess:
             _log.error("api.task_failed", task=task.get_name(), error=str(error))
             self._failure = error
             self._control.close()
+
+
+def _folders(config: InstanceConfig) -> dict[str, str]:
+    return {adapter.name: adapter.path for adapter in config.model.adapters}

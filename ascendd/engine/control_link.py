@@ -15,7 +15,16 @@ from ascendd.config.schema import InstanceConfig
 from ascendd.engine.progress import StepProgress
 from ascendd.errors import PeerClosed
 from ascendd.ipc.channel import BlockingChannel
-from ascendd.ipc.messages import AttachPeer, ControlMessage, InjectFault, Reconfigure, SetLimits, Shutdown, Stats
+from ascendd.ipc.messages import (
+    AttachPeer,
+    ControlMessage,
+    InjectFault,
+    Reconfigure,
+    SetLimits,
+    Shutdown,
+    Stats,
+)
+from ascendd.ipc.rank_row import RankRow
 from ascendd.telemetry.log import set_level
 from ascendd.telemetry.metrics import MetricStore
 
@@ -35,6 +44,8 @@ class ControlLink(threading.Thread):
         self._channel = channel
         self._progress = progress
         self.metrics: MetricStore | None = None
+        # What tells of the ranks, once there are any.
+        self.ranks: Callable[[], list[RankRow]] = list
         # What takes the orders of drills; without it they are ignored.
         self.on_drill: Callable[[InjectFault], None] | None = None
         self.links: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
@@ -78,7 +89,7 @@ class ControlLink(threading.Thread):
             pass
 
     def _report(self) -> None:
-        self._channel.send(self._progress.heartbeat())
+        self._channel.send(msgspec.structs.replace(self._progress.heartbeat(), ranks=self.ranks()))
         if self.metrics is not None:
             self._channel.send(Stats(self.metrics.samples()))
 

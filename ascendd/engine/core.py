@@ -93,6 +93,16 @@ class EngineCore:
         return self._scheduler.num_waiting
 
     @property
+    def num_step_tokens(self) -> int:
+        """Tokens of the oldest step that is not at its end."""
+        return self._in_flight[0].num_tokens if self._in_flight else 0
+
+    @property
+    def step_request_ids(self) -> list[str]:
+        """Request ids of the oldest step that is not at its end."""
+        return [chunk.sequence.request_id for chunk in self._in_flight[0].chunks] if self._in_flight else []
+
+    @property
     def num_preemptions(self) -> int:
         """Preemptions since the start."""
         return self._scheduler.num_preemptions

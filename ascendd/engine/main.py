@@ -43,6 +43,7 @@ from ascendd.telemetry import log
 # Load progress goes out at most this often; each report extends systemd's start timeout.
 _PROGRESS_EVERY_S = 0.25
 _POLL_IDLE_MS = 1000
+_MAX_NAMED = 64
 
 
 def main(argv: Sequence[str]) -> int:
@@ -61,6 +62,7 @@ def _body(_arguments: ChildArguments, channel: BlockingChannel[ControlMessage]) 
     link.start()
     engine_config, facts, core = load(config, lambda phase, fraction: channel.send(Progress(phase, fraction)))
     link.metrics = core.metrics
+    link.ranks = core.executor.rank_rows
     gc.collect()
     gc.freeze()  # the model's objects live as long as the process; no collection need look at them again
     logger.info(
@@ -236,7 +238,17 @@ class EngineLoop:
         self._progress.begin()
         if self._drill is not None:
             self._drill.fire()
-        output = self._core.step()
+        try:
+            output = self._core.step()
+        except Exception as error:
+            # Which requests a process ended over: the same one in several incidents is the one to look at.
+            self._logger.error(  # noqa: TRY400 - the traceback is told where the process ends
+                "engine.step_failed",
+                error=f"{type(error).__name__}: {error}"[:500],
+                num_tokens=self._core.num_step_tokens,
+                request_ids=self._core.step_request_ids[:_MAX_NAMED],
+            )
+            raise
         self._progress.end(self._core.num_running, self._core.num_waiting)
         if output is not None:
             self._send(output)

@@ -14,6 +14,7 @@ from typing import Any, Union
 import msgspec
 
 from ascendd.errors import AscenddError, error_by_code
+from ascendd.ipc.rank_row import RankRow
 from ascendd.ipc.sampling import Grammar as Grammar
 from ascendd.ipc.sampling import SamplingParams as SamplingParams
 
@@ -205,7 +206,7 @@ class Heartbeat(Message, frozen=True, tag="heartbeat"):
     Sent once a second. `inflight_s` is how long the current step has run, 0 when none does.
 
     That step has `step_tokens` tokens; `token_s` is what a token of a prompt took lately at the
-    worst, in seconds; 0 where none was seen.
+    worst, in seconds; 0 where none was seen. `ranks` are those of an engine that has several.
     """
 
     step_seq: int = 0
@@ -214,6 +215,7 @@ class Heartbeat(Message, frozen=True, tag="heartbeat"):
     num_waiting: int = 0
     step_tokens: int = 0
     token_s: float = 0.0
+    ranks: list[RankRow] = []
 
 
 class Sample(msgspec.Struct, array_like=True, gc=False, frozen=True):

@@ -17,6 +17,7 @@ from ascendd.errors import AscenddError, UsageError
 from ascendd.host.proc import own_usage, usage
 from ascendd.ipc import messages as msg
 from ascendd.ipc.messages import Role
+from ascendd.ipc.rank_row import RankRow
 from ascendd.supervisor import event as ev
 from ascendd.supervisor.child import ChildState
 from ascendd.supervisor.cost import Costs
@@ -102,6 +103,8 @@ class Operations:
             if role is Role.ENGINE:
                 row |= {"step": child.heartbeat.step_seq, "step_inflight_s": round(child.heartbeat.inflight_s, 3)}
             processes.append(row)
+            if role is Role.ENGINE and process is not None:
+                processes += [rank_facts(rank) for rank in child.heartbeat.ranks]
         return {
             "instance": self._instance,
             "version": __version__,
@@ -229,6 +232,19 @@ def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise UsageError(f"{str(value)[:40]!r} is not a number of seconds", remedy="Give a number, such as 20.")
     return float(value)
+
+
+def rank_facts(rank: RankRow) -> dict[str, Any]:
+    """Return a rank as `ascendd status` shows it; what ended it is told by the engine, not by this row."""
+    return {
+        "role": f"rank {rank.rank}",
+        "state": f"waits in {rank.collective}" if rank.collective else "steps" if rank.inflight_s else "idle",
+        "pid": rank.pid,
+        "step": rank.step_seq,
+        "step_inflight_s": rank.inflight_s,
+        "silent_s": rank.silent_s,
+        **_memory(rank.pid, own_usage),
+    }
 
 
 def _memory(pid: int, read: Callable[[int], Any]) -> dict[str, Any]:

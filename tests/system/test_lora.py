@@ -250,3 +250,22 @@ def test_a_crashed_engine_comes_back_with_what_was_changed(instance: Instance) -
     assert instance.text("extra") == expected
     assert instance.complete("fixed")[0] == 404
     assert instance.load("fixed", "fixed")[0] == 200
+
+
+def test_sighup_takes_up_the_adapters_of_the_file(instance: Instance) -> None:
+    """After a reload the model serves what the file lists now; what was loaded over HTTP stays, and nothing restarts."""
+    file = instance.log.parent / "instance.yaml"
+    text = file.read_text()
+    listed = f"adapters: [{{name: second, path: {instance.root / 'fixed'}}}]"
+    file.write_text(text.replace(next(line for line in text.splitlines() if "adapters: [" in line).strip(), listed))
+    before = [child.pid for child in psutil.Process(instance.process.pid).children()]
+    instance.process.send_signal(signal.SIGHUP)
+    deadline = time.monotonic() + 120
+    while "second" not in instance.names() or "fixed" in instance.names():
+        assert time.monotonic() < deadline, instance.log.read_text()
+        time.sleep(0.1)
+
+    assert set(instance.names()) == {"tiny", "extra", "second"}
+    assert instance.text("second") != instance.text("tiny")
+    assert [child.pid for child in psutil.Process(instance.process.pid).children()] == before
+    assert '"applied": ["model.adapters"], "needs_restart": []' in instance.log.read_text()

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from ascendd.engine.runner.runner_report import RunnerReport
 from ascendd.engine.sched.output import ModelRunnerOutput, SchedulerOutput
+from ascendd.ipc.rank_row import RankRow
 
 
 class Runner(Protocol):
@@ -66,6 +67,10 @@ class Executor(ABC):
 
     def filenos(self) -> list[int]:
         """Return the descriptors that become readable when `check` has something to look at."""
+        return []
+
+    def rank_rows(self) -> list[RankRow]:
+        """Return what each rank last told, for the operator; from any thread. None where this process is the rank."""
         return []
 
     @abstractmethod

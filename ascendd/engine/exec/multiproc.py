@@ -24,6 +24,7 @@ from ascendd.engine.runner.runner_report import RunnerReport
 from ascendd.engine.sched.output import ModelRunnerOutput, SchedulerOutput
 from ascendd.errors import AscenddError, IpcError, PeerClosed
 from ascendd.ipc import rank_messages as msg
+from ascendd.ipc.rank_row import RankRow
 from ascendd.ipc.step_deadline import PATIENCE, step_deadline_of
 from ascendd.telemetry import log
 
@@ -187,6 +188,11 @@ class MultiProcessExecutor(Executor):
     def filenos(self) -> list[int]:
         """Return the links of the ranks."""
         return [process.channel.fileno() for process in self.ranks]
+
+    def rank_rows(self) -> list[RankRow]:
+        """Return what each rank last told."""
+        now_s = time.monotonic()
+        return [process.row(now_s) for process in self.ranks]
 
     def check(self) -> None:
         """Take what the ranks sent meanwhile."""

@@ -13,6 +13,7 @@ from ascendd.config.rank_place import RankPlace
 from ascendd.errors import EngineFault
 from ascendd.ipc.channel import BlockingChannel, socket_pair
 from ascendd.ipc.rank_messages import FromRank, RankHeartbeat
+from ascendd.ipc.rank_row import RankRow
 from ascendd.ipc.stack_pipe import StackPipe
 
 # All ranks are on one host, so nothing need listen beyond it.
@@ -51,6 +52,18 @@ class RankProcess:
             return self._popen.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
+
+    def row(self, now_s: float) -> RankRow:
+        """Return what the rank last told, as the operator sees it; `now_s` is monotonic."""
+        beat = self.heartbeat
+        return RankRow(
+            self.place.rank,
+            self.pid,
+            beat.step_seq,
+            round(beat.inflight_s, 3),
+            round(max(0.0, now_s - self.heard_at_s), 3),
+            beat.collective,
+        )
 
     def ask_for_stacks(self) -> None:
         """Have the process write the Python stack of each thread; it need not be able to run Python for that."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -45,8 +47,18 @@ class RankedDaemon:
             "--config",
             str(work / "instance.yaml"),
         ]
+        self._environ = {**os.environ, "XDG_RUNTIME_DIR": str(work)}
         with self.log_path.open("wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=self._environ)
+
+    def rank_rows(self) -> list[dict[str, Any]]:
+        """Return the ranks as the operator sees them."""
+        done = subprocess.run(
+            [sys.executable, "-m", "ascendd", "status", "ranks", "--json"],
+            env=self._environ, capture_output=True, text=True, timeout=120, check=True,
+        )  # fmt: skip
+        rows = json.loads(done.stdout)[0]["processes"]
+        return [row for row in rows if row["role"].startswith("rank ")]
 
     def events(self, name: str) -> list[dict[str, object]]:
         """Return the log lines of one event."""
@@ -97,8 +109,8 @@ def daemon(qwen2_folder: Path, tmp_path_factory: pytest.TempPathFactory, eventua
     assert daemon.process.returncode == 0
 
 
-def test_four_ranks_start_with_progress_and_their_memory_beside_the_plan(daemon) -> None:
-    """Progress of the group is logged, and for each rank what was measured and what was planned."""
+def test_four_ranks_start_with_progress_and_their_memory_beside_the_plan(daemon, eventually) -> None:
+    """Each rank's memory is logged beside its plan, and `ascendd status` has a row of each."""
     told = daemon.events("engine.rank_memory")
 
     assert {event["of_rank"] for event in told} == {0, 1, 2, 3}
@@ -107,6 +119,11 @@ def test_four_ranks_start_with_progress_and_their_memory_beside_the_plan(daemon)
     )
     (loaded,) = daemon.events("engine.loaded")
     assert (loaded["tensor_parallel_size"], loaded["pipeline_parallel_size"]) == (2, 2)
+    eventually(lambda: len(daemon.rank_rows()) == 4, "four ranks in the status")
+    rows = daemon.rank_rows()
+    assert [row["role"] for row in rows] == ["rank 0", "rank 1", "rank 2", "rank 3"]
+    assert {row["pid"] for row in rows} == {process.pid for process in daemon.ranks().values()}
+    assert all(row["rss_bytes"] > 0 and row["silent_s"] < 60 for row in rows)
     assert daemon.status("/readyz") == 200
 
 

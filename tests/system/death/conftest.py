@@ -23,10 +23,15 @@ from loopback_ports import free_ports
 
 HERE = Path(__file__).resolve().parent
 STEP_S = 0.02
-START_TIMEOUT_S = 120.0
+# A busy machine takes its time; a test that fails waits for it, one that passes does not.
+PATIENCE_S = 240.0
+# What is called a rank here is a worker on the command line.
+ROLES = {"rank": "worker"}
 
 
-def eventually(ask: Callable[[], Any], what: str, timeout_s: float = 90.0, detail: Callable[[], str] = str) -> Any:
+def eventually(
+    ask: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S, detail: Callable[[], str] = str
+) -> Any:
     """Poll until `ask` is true and return what it said."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
@@ -56,7 +61,7 @@ class Client(threading.Thread):
             f"{self._url}/v1/completions", json.dumps(self._body).encode(), {"Content-Type": "application/json"}
         )
         try:
-            with urllib.request.urlopen(request, timeout=100) as response:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
                 lines = []
                 for line in response:
                     if line.strip():
@@ -79,7 +84,7 @@ class Client(threading.Thread):
 class Daemon:
     """A running instance; everything it ever started is remembered."""
 
-    def __init__(self, folder: Path, model: Path, extra: str = "", step_s: float = STEP_S) -> None:
+    def __init__(self, folder: Path, model: Path, extra: str = "", step_s: float = STEP_S, ranks: int = 1) -> None:
         self.folder = folder
         self.port, self.metrics_port = free_ports(2)
         self._config = folder / "instance.yaml"
@@ -87,7 +92,8 @@ class Daemon:
         self._config.write_text(
             f"model: {{path: {model}, name: m}}\nlisten: {{port: {self.port}}}\nmetrics: {{port: {self.metrics_port}}}\n"
             f"engine: {{device: cpu, max_num_seqs: 32, max_num_batched_tokens: 32, max_num_blocks: 2048}}\n"
-            f"health: {{probe_timeout_s: 2}}\nlog: {{file: {folder}/ascendd.log}}\n"
+            f"parallel: {{tensor_parallel_size: {ranks}}}\n"
+            f"health: {{probe_timeout_s: 2{', step_deadline_s: 6' if ranks > 1 else ''}}}\nlog: {{file: {folder}/ascendd.log}}\n"
             + (extra or "recovery: {backoff_min_s: 0.1, backoff_max_s: 1, drain_timeout_s: 90}\n")
         )
         self._environ = {
@@ -110,20 +116,20 @@ class Daemon:
         return self
 
     def pid(self, name: str) -> int:
-        """Return the process id of `supervisor` or of a role; 0 where it has no process."""
+        """Return the process id of `supervisor`, of a role, or of the first rank; 0 where it has no process."""
         if name == "supervisor":
             return self.process.pid
         for child in psutil.Process(self.process.pid).children(recursive=True):
             self.seen[child.pid] = child
             with contextlib.suppress(psutil.Error):
-                if f"_{name}" in child.cmdline() and child.status() != psutil.STATUS_ZOMBIE:
+                if f"_{ROLES.get(name, name)}" in child.cmdline() and child.status() != psutil.STATUS_ZOMBIE:
                     return child.pid
         return 0
 
     def get(self, path: str, port: int | None = None) -> tuple[int, str]:
         """Return status and body of a GET; status 0 where nobody answers."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port or self.port}{path}", timeout=5) as response:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port or self.port}{path}", timeout=60) as response:
                 return int(response.status), response.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -147,7 +153,7 @@ class Daemon:
     def wait_whole(self) -> float:
         """Wait for that; return the seconds it took."""
         started = time.monotonic()
-        eventually(self.is_whole, "ready", START_TIMEOUT_S, self.text)
+        eventually(self.is_whole, "ready", detail=self.text)
         return time.monotonic() - started
 
     def ask(self, *, prompt_tokens: int = 3, max_tokens: int = 2, stream: bool = False) -> Client:
@@ -172,7 +178,7 @@ class Daemon:
         """End with SIGTERM, return the exit status."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60)
+        return self.process.wait(PATIENCE_S)
 
 
 @pytest.fixture(scope="session")
@@ -197,7 +203,7 @@ def make_daemon(model_folder: Path, tmp_path: Path) -> Iterator[Callable[..., Da
         for pid in (daemon.process.pid, *daemon.left()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        daemon.process.wait(10)
+        daemon.process.wait(PATIENCE_S)
 
 
 @pytest.fixture(name="eventually")

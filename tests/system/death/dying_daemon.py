@@ -2,8 +2,9 @@
 An instance of the real processes that dies as told: dying_daemon.py CONFIG_FILE, or a child's role with its arguments.
 
 Every process raises an exception of nobody's class in its main thread on SIGUSR2. Deadlines are short, so that a process
-that SIGSTOP holds is found in seconds. The engine waits in its load while the file DYING_HOLD exists, having made
-DYING_HOLD.reached, makes DYING_HOLD.prefill with each step of a prompt, and each step takes DYING_STEP_S longer.
+that SIGSTOP holds is found in seconds. The engine, or each rank of several, waits in its load while the file DYING_HOLD
+exists, having made DYING_HOLD.reached, makes DYING_HOLD.prefill with each step of a prompt, and each step takes
+DYING_STEP_S longer.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-SHORT_DEADLINES = {"hello_s": 30.0, "loading_s": 15.0, "heartbeat_s": 5.0, "step_s": 20.0}
+SHORT_DEADLINES = {"hello_s": 60.0, "loading_s": 30.0, "heartbeat_s": 8.0, "step_s": 20.0}
 SHORT_TIMING = {"abort_grace_s": 1.0, "stop_grace_s": 6.0}
 
 
@@ -33,24 +34,34 @@ def run_child(argv: list[str]) -> int:
     """Run a role as `python -m ascendd` would."""
     from ascendd.__main__ import main
 
-    if argv[0] == "_engine":
-        _slow_down()
+    if argv[0] in ("_engine", "_worker"):
+        _slow_down(is_rank=argv[0] == "_worker")
     sys.argv = ["ascendd", *argv]
     return main()
 
 
-def _slow_down() -> None:
+def _slow_down(*, is_rank: bool) -> None:
     import ascendd.engine.main as engine_main
+    from ascendd.engine.exec.multiproc import MultiProcessExecutor
     from ascendd.engine.runner.model_runner import ModelRunner
 
-    load, execute = engine_main.load, ModelRunner.execute
+    load, execute, make = engine_main.load, ModelRunner.execute, ModelRunner.__init__
     hold, step_s = Path(os.environ["DYING_HOLD"]), float(os.environ["DYING_STEP_S"])
 
-    def slow_load(*args: Any, **options: Any) -> Any:
+    def wait() -> None:
         Path(f"{hold}.reached").touch()
         while hold.exists():
             time.sleep(0.02)
-        return load(*args, **options)
+
+    def slow_load(config: Any, *args: Any) -> Any:
+        if config.parallel.tensor_parallel_size == 1:
+            wait()
+        return load(config, *args)
+
+    def slow_make(self: Any, *args: Any) -> None:
+        if is_rank:
+            wait()
+        make(self, *args)
 
     def slow_execute(self: Any, output: Any) -> Any:
         if output.chunks[0].sequence.seq_id > 0:
@@ -60,6 +71,8 @@ def _slow_down() -> None:
         return execute(self, output)
 
     engine_main.load = slow_load
+    MultiProcessExecutor.__init__.__kwdefaults__["command"] = (sys.executable, __file__, "_worker")
+    ModelRunner.__init__ = slow_make  # type: ignore[method-assign]
     ModelRunner.execute = slow_execute  # type: ignore[method-assign]
 
 

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(3600)]
 NUM_CLIENTS = 32
 CALM_S = 5.0
 # Far above what a request takes, a restart included: none may hang.
-DEADLINE_S = 120.0
+DEADLINE_S = 240.0
 LIMIT = aiohttp.ClientTimeout(total=DEADLINE_S)
 MANY_RESTARTS = (
     "recovery: {max_restarts: 1000, backoff_min_s: 0.1, backoff_max_s: 1}\nadmission: {restart_wait_s: 60}\n"
@@ -69,10 +69,12 @@ async def storm(daemon, victims, num_requests, num_kills):
         for number in range(num_kills):
             await asyncio.sleep(CALM_S)
             victim = victims[number % len(victims)]
-            pid = daemon.pid(victim)
+            # Ranks end with their engine, and of several another one may live on for a moment.
+            renewed = "engine" if victim == "rank" else victim
+            before = daemon.pid(renewed)
             began = time.monotonic()
-            os.kill(pid, signal.SIGKILL)
-            while daemon.pid(victim) in (0, pid) or not await asyncio.to_thread(daemon.is_whole):
+            os.kill(daemon.pid(victim), signal.SIGKILL)
+            while daemon.pid(renewed) in (0, before) or not await asyncio.to_thread(daemon.is_whole):
                 await asyncio.sleep(0.05)
                 assert time.monotonic() - began < DEADLINE_S, daemon.text()
             back_s.append((victim, time.monotonic() - began))
@@ -99,16 +101,19 @@ def counted(daemon):
     }
 
 
-VICTIMS = ("engine", "logwriter", "engine", "metrics")
+ALONE = ("engine", "logwriter", "engine", "metrics")
+GROUP = ("engine", "rank", "logwriter")
 
 
-@pytest.mark.parametrize(("num_requests", "num_kills"), [(100, 4), (1000, 30)])
-def test_kills_under_load_lose_nothing(make_daemon, eventually, num_requests, num_kills):
+@pytest.mark.parametrize(
+    ("num_requests", "num_kills", "victims"), [(100, 4, ALONE), (100, 3, GROUP), (1000, 30, GROUP)]
+)
+def test_kills_under_load_lose_nothing(make_daemon, eventually, num_requests, num_kills, victims):
     """Every request ends with an answer or a typed error, none hangs, none is broken, and /metrics counts the same."""
-    daemon = make_daemon(extra=MANY_RESTARTS, step_s=0.005).start()
+    daemon = make_daemon(extra=MANY_RESTARTS, step_s=0.005, ranks=2 if "rank" in victims else 1).start()
     load_s = daemon.wait_whole()
-    ends, back_s = asyncio.run(storm(daemon, VICTIMS, num_requests, num_kills))
-    engine_s = sorted(took for victim, took in back_s if victim == "engine")
+    ends, back_s = asyncio.run(storm(daemon, victims, num_requests, num_kills))
+    engine_s = sorted(took for victim, took in back_s if victim in ("engine", "rank"))
     print(f"{sum(ends.values())} requests, {dict(ends)}; {len(back_s)} kills; the first start took {load_s:.1f} s")
     print(
         f"engine back after {engine_s[0]:.1f} s at best, {engine_s[len(engine_s) // 2]:.1f} s median, {engine_s[-1]:.1f} s"
@@ -120,7 +125,7 @@ def test_kills_under_load_lose_nothing(make_daemon, eventually, num_requests, nu
     assert ends["finished"] > sum(ends.values()) / 2
     total = ends["finished"] + ends["error_event"] + ends["status 503"]
     # A request that was refused before it had a place in the batch has a status and no finish reason.
-    eventually(lambda: counted(daemon)["length"] == ends["finished"], f"{ends} in {counted(daemon)}", 20)
+    eventually(lambda: counted(daemon)["length"] == ends["finished"], f"{ends} in {counted(daemon)}")
     page = daemon.metrics()
     statuses = {
         name: value
@@ -153,8 +158,8 @@ def test_kills_of_the_api_and_the_supervisor_break_connections_and_nothing_else(
                 os.kill(dead, signal.SIGKILL)
                 await asyncio.gather(*asking)
                 if victim == "supervisor":
-                    await asyncio.to_thread(daemon.process.wait, 10)
-                    await asyncio.to_thread(eventually, lambda: not daemon.left(), "the end of every process", 20)
+                    await asyncio.to_thread(daemon.process.wait, 240)
+                    await asyncio.to_thread(eventually, lambda: not daemon.left(), "the end of every process")
                     daemon.start()
                 else:
                     await asyncio.to_thread(eventually, lambda old=dead: daemon.pid("api") not in (0, old), "an API")

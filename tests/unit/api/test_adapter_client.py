@@ -157,3 +157,41 @@ def test_what_is_no_path_is_refused(tmp_path: Path) -> None:
     """NUL is no part of a path."""
     with pytest.raises(InvalidRequest, match="is not a path"):
         allowed_path("a\0b", str(tmp_path))
+
+
+def test_a_changed_configuration_is_followed() -> None:
+    """Removed adapters go, new ones come, a moved one is read anew; one of HTTP stays, and a refused one harms nobody."""
+
+    async def scene() -> Engine:
+        engine = Engine(("gone", "moved", "kept"))
+        await engine.client.load("http", "/http")
+        engine.orders.clear()
+        refused = Fault.from_error(AdapterInvalid("rank 65"))
+        engine.answers = lambda order: refused if order.name == "bad" else None
+        before = {"gone": "/gone", "moved": "/old", "kept": "/kept"}
+        await engine.client.follow(before, {"bad": "/bad", "moved": "/new", "kept": "/kept", "new": "/n"})
+        return engine
+
+    engine = asyncio.run(scene())
+
+    assert [(type(order).__name__, order.name) for order in engine.orders] == [
+        ("UnloadAdapter", "gone"), ("UnloadAdapter", "moved"),
+        ("LoadAdapter", "bad"), ("LoadAdapter", "moved"), ("LoadAdapter", "new"),
+    ]  # fmt: skip
+    assert engine.orders[3].path == "/new"
+    assert set(engine.client.names) == {"http", "kept", "moved", "new"}
+
+
+def test_a_fresh_engine_after_a_changed_configuration_needs_no_order() -> None:
+    """What its own configuration lists by then is not ordered again."""
+
+    async def scene() -> Engine:
+        engine = Engine(("gone",))
+        await engine.client.follow({"gone": "/gone"}, {"new": "/n"})
+        engine.orders.clear()
+        engine.client.attached(("new",))
+        return engine
+
+    engine = asyncio.run(scene())
+
+    assert (engine.orders, engine.client.names) == ([], ("new",))

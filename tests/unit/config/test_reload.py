@@ -33,3 +33,16 @@ def test_every_reloadable_key_exists() -> None:
     raw = msgspec.to_builtins(load_text(BASE))
 
     assert [key for key in RELOADABLE if key.partition(".")[2] not in raw[key.partition(".")[0]]] == []
+
+
+def test_adapters_are_taken_up_where_there_is_room_for_any() -> None:
+    """A changed list is taken up by an instance that has adapters; one that was started without needs a restart."""
+    more = "model: {path: /m, adapters: [{name: a, path: /a}, {name: b, path: /b}]}\n"
+    one = "model: {path: /m, adapters: [{name: a, path: /a}]}\n"
+    plan = plan_reload(load_text(one), load_text(more))
+    without = plan_reload(load_text(BASE), load_text(one))
+
+    assert (plan.applied, plan.needs_restart) == (("model.adapters",), ())
+    assert [adapter.name for adapter in plan.config.model.adapters] == ["a", "b"]
+    assert (without.applied, without.needs_restart) == ((), ("model.adapters",))
+    assert without.config.model.adapters == []

@@ -168,3 +168,19 @@ def test_a_budget_is_halved_and_rises_by_a_sixteenth() -> None:
     assert limits[CLEAN_STEPS - 2 : CLEAN_STEPS] == [20, 24]
     assert limits[-1] == 64
     assert not budget.is_cut
+
+
+def test_a_step_that_ends_the_engine_names_its_requests(make_core) -> None:
+    """What the engine logs of its last step: the request ids and the tokens in it, of all that were asked for."""
+    core, _runner = make_core()
+    for seq_id in range(6):
+        params = SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True)
+        core.add(AddSequence(seq_id, [1 + seq_id, 2, 3], params, request_id=f"req-{seq_id}"))
+    idle = (core.step_request_ids, core.num_step_tokens)
+    core.executor.collect = lambda: (_ for _ in ()).throw(RuntimeError("the device is gone"))
+    with pytest.raises(RuntimeError, match="gone"):
+        core.step()
+
+    assert idle == ([], 0)
+    assert core.step_request_ids == ["req-0", "req-1", "req-2", "req-3"]
+    assert core.num_step_tokens == 12
