@@ -75,6 +75,7 @@ def run_drill(instance: str, kind: str, seconds: float, timeout_s: float, probe:
         "detected": detected,
         "detected_s": None if detected_s is None else round(detected_s, 2),
         "back_s": None if back_s is None else round(back_s, 2),
+        "load_s": next((row["load_s"] for row in before["processes"] if row["role"] == "engine"), None),
         "clients": seen(probe.ends, began_s),
     }
 
@@ -138,6 +139,7 @@ def render(report: dict[str, Any]) -> str:
             f"detected  {after(report['detected_s'])}: {report['detected'] or 'nothing'}",
             f"clients   {counts}; the longest wait {clients['longest_wait_s']:.1f} s, the longest time without an "
             f"answer {clients['longest_pause_s']:.1f} s",
-            f"back      {after(report['back_s'])}",
+            f"back      {after(report['back_s'])}"
+            + ("" if report["load_s"] is None else f"; the engine's last load took {report['load_s']:.1f} s"),
         ]
     )

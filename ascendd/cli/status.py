@@ -62,7 +62,7 @@ def render(facts: dict[str, Any]) -> str:
         since = _span(row["since_s"]) if row.get("since_s") is not None else "-"
         starts = row.get("num_starts", "-")
         if row["role"].startswith("rank "):
-            since = f"at step {row['step']}, heard {row['silent_s']:.0f} s ago"
+            since = f"{row['doing']} at step {row['step']}, heard {row['silent_s']:.0f} s ago"
         lines.append(f"  {row['role']:<11} {row['state']:<9} {row['pid'] or '-':>8} {memory:>10} {starts:>6}  {since}")
     return "\n".join(lines)
 

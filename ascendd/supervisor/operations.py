@@ -96,6 +96,7 @@ class Operations:
                 "state": child.state.value,
                 "since_s": round(now_s - child.since_s, 1) if child.since_s else None,
                 "num_starts": child.num_starts,
+                "load_s": None if child.load_s is None else round(child.load_s, 2),
                 "pid": None if process is None else process.pid,
             }
             if process is not None:
@@ -238,7 +239,8 @@ def rank_facts(rank: RankRow) -> dict[str, Any]:
     """Return a rank as `ascendd status` shows it; what ended it is told by the engine, not by this row."""
     return {
         "role": f"rank {rank.rank}",
-        "state": f"waits in {rank.collective}" if rank.collective else "steps" if rank.inflight_s else "idle",
+        "state": "ready",
+        "doing": f"waits in {rank.collective}" if rank.collective else "computes" if rank.inflight_s else "idle",
         "pid": rank.pid,
         "step": rank.step_seq,
         "step_inflight_s": rank.inflight_s,

@@ -57,11 +57,11 @@ def test_a_drill_that_was_not_noticed_says_never():
     text = render(
         {
             "kind": "leak", "instance": "d", "role": "engine", "pid": 7, "expected": "the slope of its memory",
-            "detected": "", "detected_s": None, "back_s": None,
+            "detected": "", "detected_s": None, "back_s": None, "load_s": 6.04,
             "clients": {"requests": {"finished": 3}, "longest_wait_s": 0.2, "longest_pause_s": 0.3},
         }
     )  # fmt: skip
 
     assert "detected  never: nothing" in text
     assert "3 finished" in text
-    assert "back      never" in text
+    assert "back      never; the engine's last load took 6.0 s" in text
