@@ -203,10 +203,9 @@ class Ready(Message, frozen=True, tag="ready"):
 
 class Heartbeat(Message, frozen=True, tag="heartbeat"):
     """
-    Sent once a second. `inflight_s` is how long the current step has run, 0 when none does.
+    Sent once a second. The current step of `step_tokens` tokens has run for `inflight_s`, 0 when none does.
 
-    That step has `step_tokens` tokens; `token_s` is what a token of a prompt took lately at the
-    worst, in seconds; 0 where none was seen. `ranks` are those of an engine that has several.
+    `token_s` is what a token of a prompt took lately at the worst, 0 where none was seen; `ranks` are those of a group.
     """
 
     step_seq: int = 0
