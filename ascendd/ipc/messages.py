@@ -204,7 +204,6 @@ class Ready(Message, frozen=True, tag="ready"):
 class Heartbeat(Message, frozen=True, tag="heartbeat"):
     """
     Sent once a second. The current step of `step_tokens` tokens has run for `inflight_s`, 0 when none does.
-
     `token_s` is what a token of a prompt took lately at the worst, 0 where none was seen; `ranks` are those of a group.
     """
 
