@@ -17,7 +17,7 @@ from setuptools.command.build_ext import build_ext
 
 NAME = "ascendd.device.kernels.libcpukernels"
 FOLDER = Path("ascendd/device/kernels/csrc")
-SOURCES = ["native.c", "avx2.c", "avx512.c", "neon.c"]
+SOURCES = ["native.c", "avx2.c", "avx512.c", "vnni.c", "neon.c"]
 IS_WANTED = os.environ.get("ASCENDD_PURE") != "1" and platform.machine() in {"x86_64", "aarch64"}
 
 

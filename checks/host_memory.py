@@ -139,11 +139,15 @@ def _cpu_need(config: Any, facts: Any, memory: Memory, dtypes: Tuple[str, ...], 
     planned = weights_bytes_per_rank(facts, dtype, tp_size, pp_size)
     weights = num_ranks * (planned if elements is None else elements * DTYPE_BYTES[dtype])
     try:
-        kv_bytes = resolve(config, facts, device, weight_elements=elements).plan.kv_bytes * num_ranks
+        plan = resolve(config, facts, device, weight_elements=elements).plan
     except AscenddError as error:
         parts = {"weights": weights, "reserve": CPU_RESERVE_BYTES * num_ranks}
         return Need(sum(parts.values()), parts, dtype, refusal=error)
-    parts = {"weights": weights, "KV cache": kv_bytes, "reserve": CPU_RESERVE_BYTES * num_ranks}
+    parts = {
+        "weights": plan.weights_bytes * num_ranks,
+        "KV cache": plan.kv_bytes * num_ranks,
+        "reserve": CPU_RESERVE_BYTES * num_ranks,
+    }
     return Need(sum(parts.values()), parts, dtype)
 
 

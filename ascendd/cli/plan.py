@@ -137,7 +137,8 @@ def _lines(facts: ModelFacts, device: DeviceFacts, engine: EngineConfig) -> Iter
     yield Line("dtype", engine.dtype, f"{_origin(engine, 'dtype')}; KV cache {engine.kv_cache_dtype}")
     shared = f"per rank; {ranks} share this host" if ranks > 1 and device.kind == "cpu" else "per device"
     yield Line("usable", format_bytes(plan.budget_bytes), shared)
-    yield Line("- weights", format_bytes(plan.weights_bytes), f"{weights}{share} x {weight_size} bytes")
+    weights = f"{plan.weights_sum}{share}" if plan.weights_sum else f"{weights}{share} x {weight_size} bytes"
+    yield Line("- weights", format_bytes(plan.weights_bytes), weights)
     yield Line("- reserve", format_bytes(plan.reserve_bytes), f"{plan.reserve_origin}; activations, logits, runtime")
     yield Line("= room for KV", format_bytes(plan.room_bytes), f"{plan.num_fitting:,} blocks fit")
     yield Line(

@@ -15,6 +15,7 @@ import msgspec
 
 from ascendd.config.model_facts import ModelFacts
 from ascendd.config.quantity import format_bytes
+from ascendd.config.weight_bytes import weight_bytes
 from ascendd.errors import PlanDoesNotFit
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -55,6 +56,8 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     # Whether somebody asked for this number of blocks; else it may shrink to what a start finds.
     is_asked: bool = False
     weights_origin: str = "config.json"
+    # The sum that weights_bytes are, where not all weights are kept alike.
+    weights_sum: str = ""
     reserve_origin: str = "assumed"
 
     @property
@@ -124,21 +127,27 @@ def plan_memory(
     max_num_blocks: int | None = None,
     utilization: float | None = None,
     weight_elements: int | None = None,
+    weight_dtype: str | None = None,
     reserve_bytes: int | None = None,
 ) -> MemoryPlan:
     """
     Size the KV cache of one device.
 
-    `weight_elements` of one rank are those counted in its files, where there are any. A `reserve_bytes` that is given
-    replaces both the assumed reserve and the tenth of the device that is otherwise left alone.
+    `weight_elements` of one rank are those counted in its files, where there are any. `weight_dtype` is what
+    projections are kept as where that is not `dtype`. A `reserve_bytes` that is given replaces both the assumed reserve
+    and the tenth of the device that is otherwise left alone.
 
     Raises PlanDoesNotFit, naming the number that fits, when what was asked for is more than what is there.
     """
-    weights = (
-        weights_bytes_per_rank(facts, dtype, tp_size, pp_size)
-        if weight_elements is None
-        else weight_elements * DTYPE_BYTES[dtype]
-    )
+    if weight_elements is None:
+        elements = weights_bytes_per_rank(facts, dtype, tp_size, pp_size) // DTYPE_BYTES[dtype]
+    else:
+        elements = weight_elements
+    kept = weight_bytes(
+        facts, elements=elements, dtype=dtype, weight_dtype=weight_dtype, tp_size=tp_size, pp_size=pp_size,
+        is_cpu=device.kind == "cpu",
+    )  # fmt: skip
+    weights = kept.num_bytes
     per_token = facts.kv_bytes_per_token(DTYPE_BYTES[kv_dtype], tp_size, pp_size)
     per_block = per_token * block_size
     reserve = CPU_RESERVE_BYTES if reserve_bytes is None else reserve_bytes
@@ -171,7 +180,7 @@ def plan_memory(
         bytes_per_block=per_block, block_size=block_size, num_blocks=wanted, origin=origin,
         is_asked=max_num_blocks is not None or kv_cache_memory is not None,
         weights_origin="config.json" if weight_elements is None else "its files",
-        reserve_origin="assumed" if reserve_bytes is None else "given",
+        reserve_origin="assumed" if reserve_bytes is None else "given", weights_sum=kept.sum_of,
     )  # fmt: skip
     if wanted > fitting or wanted < 1:
         raise _does_not_fit(plan)

@@ -93,7 +93,7 @@ def resolve(
         max_num_seqs=engine.max_num_seqs, max_model_len=max_model_len,
         kv_cache_memory=None if engine.kv_cache_memory is None else parse_bytes(engine.kv_cache_memory),
         max_num_blocks=engine.max_num_blocks, utilization=engine.gpu_memory_utilization,
-        weight_elements=weight_elements, reserve_bytes=reserve_bytes,
+        weight_elements=weight_elements, weight_dtype=weight_dtype, reserve_bytes=reserve_bytes,
     )  # fmt: skip
     origins["num_blocks"] = plan.origin
     if plan.num_tokens < max_model_len:

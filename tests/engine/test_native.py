@@ -28,7 +28,7 @@ from ascendd.device.kernels.reference import ReferenceKernels
 from ascendd.errors import ConfigInvalid
 
 ROOT = Path(__file__).parents[2]
-ABI_FINGERPRINTS = {2: "fc229959ada8d5c3"}
+ABI_FINGERPRINTS = {3: "301c4685cde5ba70"}
 # Largest difference, relative to the largest output.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.int8: 3e-2}
 SHAPES = KernelShapes("float32", 64, 128, 4, 2, 16, 16, 1e-5, 16)
@@ -49,13 +49,13 @@ def _compiled() -> None:
     assert native_library() is not None
 
 
-@pytest.fixture(params=[1, 2])
+@pytest.fixture(params=[1, 2, 3])
 def level(request: pytest.FixtureRequest) -> Iterator[int]:
-    """Narrow and wide vectors; the wide ones only where the core has them, else the narrow ones again."""
+    """Narrow and wide vectors and whole numbers; what the core lacks is replaced by the next below."""
     library = native_library()
     assert library is not None
     yield library.ascendd_choose(request.param)
-    library.ascendd_choose(2)
+    library.ascendd_choose(3)
 
 
 def rand(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -94,6 +94,22 @@ def test_int8_weights_are_within_half_a_step_of_their_row(level) -> None:
     stored = NativeLinear(weight, None, torch.int8)(torch.eye(20)).t()
 
     assert ((stored - weight).abs() <= weight.abs().amax(dim=1, keepdim=True) / 127 * 0.501).all()
+
+
+def test_a_row_of_int8_does_not_depend_on_its_neighbours(level) -> None:
+    """Bit for bit the same alone, in a batch of any size and beside an outlier; what is no number stays that."""
+    linear, x = NativeLinear(rand(90, 150), rand(90, seed=1), torch.int8), rand(29, 150, seed=2)
+    x[3], x[5, 7], x[6] = 0, 1e6, 1e-38
+    whole, bias = linear(x), linear(torch.zeros(1, 150))
+
+    if level >= library_module.WHOLE_LEVEL:
+        assert all(torch.equal(linear(x[:count])[-1], whole[count - 1]) for count in range(1, 30))
+    assert torch.equal(whole[3:4], bias)
+    assert torch.allclose(whole[6:7], bias)
+    for bad in (float("nan"), float("inf")):
+        x[9, 149] = bad
+        assert not linear(x)[9].isfinite().any()
+        assert torch.equal(linear(x)[10:], whole[10:])
 
 
 @common

@@ -13,14 +13,17 @@ import torch
 from ascendd.telemetry import log
 
 # ABI of csrc/calls.h. A library of another would be called with structures that it reads as something else.
-ABI = 2
+ABI = 3
 LIBRARY = Path(__file__).with_name("libcpukernels.so")
-# 0 turns native kernels off, 1 allows AVX2 or NEON, 2 AVX-512 as well; for comparison of one with another.
+# 0 turns native kernels off, 1 allows AVX2 or NEON, 2 AVX-512 as well, 3 its VNNI for int8 weights; to compare them.
 LEVEL_VARIABLE = "ASCENDD_NATIVE_LEVEL"
-LEVEL_NAMES = {0: "none", 1: "AVX2 or NEON", 2: "AVX-512"}
+LEVEL_NAMES = {0: "none", 1: "AVX2 or NEON", 2: "AVX-512", 3: "AVX-512 VNNI"}
+WHOLE_LEVEL = 3
 FORMATS = {torch.float32: 0, torch.float16: 1, torch.int8: 2, torch.bfloat16: 3}
 PANEL = 16
 FEATURES_AT_ONCE = 4 * PANEL
+# int8 weights that are multiplied as whole numbers (vnni.h), and the input features that share a scale there.
+WHOLE_FORMAT, GROUP = 4, 32
 _REMEDY = (
     "Install ascendd again where a C compiler is (in a checkout: make venv, or pip install --editable .); until then "
     "torch computes, with equal results and more slowly."
@@ -29,6 +32,7 @@ _REMEDY = (
 _POINTER, _INT64, _INT32, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
 _ARGUMENTS: dict[str, list[type]] = {
     "ascendd_pack": [_POINTER, _POINTER, _INT64, _INT64, _INT64, _INT32],
+    "ascendd_pack_whole": [_POINTER, _POINTER, _INT64, _INT64, _INT32],
     "ascendd_linear": [_POINTER, _POINTER, _INT64, _POINTER, _INT64, _INT32],
     "ascendd_attention": [_POINTER, _INT64, _INT32],
     "ascendd_norm": [_POINTER, _INT64, _POINTER, _POINTER, _FLOAT, _POINTER, _INT64, _INT64, _INT32],
@@ -88,7 +92,7 @@ def native_library() -> ctypes.CDLL | None:
         for name, arguments in _ARGUMENTS.items():
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, None
-        level = library.ascendd_choose(int(os.environ.get(LEVEL_VARIABLE, "2")))
+        level = library.ascendd_choose(int(os.environ.get(LEVEL_VARIABLE, str(WHOLE_LEVEL))))
     except (OSError, AttributeError, ValueError, _Unusable) as error:
         log.get_logger("device").warning("device.native_kernels_off", reason=str(error), remedy=_REMEDY)
         return None

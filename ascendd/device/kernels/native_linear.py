@@ -6,13 +6,27 @@ import ctypes
 
 import torch
 
-from ascendd.device.kernels.native_library import FEATURES_AT_ONCE, FORMATS, PANEL, PackedCall, native_library
+from ascendd.device.kernels.native_library import (
+    FEATURES_AT_ONCE,
+    FORMATS,
+    GROUP,
+    PANEL,
+    WHOLE_FORMAT,
+    WHOLE_LEVEL,
+    PackedCall,
+    native_library,
+)
 
 _INT8_MOST = 127
+_WHOLE_ZERO = 128
 
 
 class NativeLinear:
-    """y = x @ weight.T + bias for float32 x; holds no reference to what it was made from."""
+    """
+    y = x @ weight.T + bias for float32 x; holds no reference to what it was made from.
+
+    Where the core has AVX-512 VNNI, int8 weights are multiplied with x as int8, a scale for each 64 numbers of a row.
+    """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype) -> None:
         library = native_library()
@@ -27,7 +41,7 @@ class NativeLinear:
             None if self._bias is None else self._bias.data_ptr(),
             self.num_features,
             self.depth,
-            FORMATS[dtype],
+            WHOLE_FORMAT if _is_whole(dtype) else FORMATS[dtype],
         )
         self._call, self._address = call, ctypes.addressof(call)
         self._function = library.ascendd_linear
@@ -59,11 +73,19 @@ def pack(weight: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.
         stored = weight.to(dtype)
     stored = stored.contiguous()
     num_panels = -(-num_features // FEATURES_AT_ONCE) * FEATURES_AT_ONCE // PANEL
+    threads = torch.get_num_threads()
+    if _is_whole(dtype):
+        packed = torch.full((num_panels, -(-depth // GROUP) * GROUP, PANEL), _WHOLE_ZERO, dtype=torch.uint8)
+        library.ascendd_pack_whole(stored.data_ptr(), packed.data_ptr(), num_features, depth, threads)
+        return packed, scales
     packed = torch.zeros((num_panels, depth, PANEL), dtype=dtype)
-    library.ascendd_pack(
-        stored.data_ptr(), packed.data_ptr(), num_features, depth, stored.element_size(), torch.get_num_threads()
-    )
+    library.ascendd_pack(stored.data_ptr(), packed.data_ptr(), num_features, depth, stored.element_size(), threads)
     return packed, scales
+
+
+def _is_whole(dtype: torch.dtype) -> bool:
+    library = native_library()
+    return dtype is torch.int8 and library is not None and library.ascendd_level() >= WHOLE_LEVEL
 
 
 def _padded(row: torch.Tensor) -> torch.Tensor:

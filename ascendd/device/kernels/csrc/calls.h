@@ -4,18 +4,18 @@
 #include <stdint.h>
 
 /* What native_library.py must agree with: raised at every change of a structure or of an exported function. */
-#define ABI 2
+#define ABI 3
 
 #define PANEL 16          /* output features that lie side by side in packed weights */
 #define PROMPT_ROWS 48    /* rows of attention that a piece of work holds: heads of one group at some positions */
 #define PANELS_AT_ONCE 4  /* their number is a multiple of this, the last ones filled up with zeros */
 
-enum { FORMAT_FLOAT32 = 0, FORMAT_FLOAT16 = 1, FORMAT_INT8 = 2, FORMAT_BFLOAT16 = 3 };
+enum { FORMAT_FLOAT32 = 0, FORMAT_FLOAT16 = 1, FORMAT_INT8 = 2, FORMAT_BFLOAT16 = 3, FORMAT_WHOLE = 4 };
 
 /* A packed projection; native.py builds the same structure. */
 typedef struct {
-    const void *weights; /* [panels][depth][PANEL] of the format */
-    const float *scales, *bias; /* of whole panels; scales for int8, bias may be NULL */
+    const void *weights; /* [panels][depth][PANEL] of the format; FORMAT_WHOLE: see vnni.h */
+    const float *scales, *bias; /* of whole panels; scales for int8 and whole, bias may be NULL */
     int64_t num_features, depth, format;
 } packed_linear;
 

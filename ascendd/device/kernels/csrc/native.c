@@ -6,6 +6,7 @@
  */
 #include <stdlib.h>
 #include "calls.h"
+#include "vnni.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -19,28 +20,45 @@ static const kernel_table *table;
 
 EXPORT int ascendd_abi(void) { return ABI; }
 
-/* Choose the widest instruction set, or `most` where that is less (1: AVX2 or NEON, 2: AVX-512); 0 where none fits. */
+static int level;
+
+static int has_avx512(void) {
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+#else
+    return 0;
+#endif
+}
+
+/*
+ * Choose the widest instruction set, or `most` where that is less (1: AVX2 or NEON, 2: AVX-512, 3: with VNNI for int8);
+ * 0 where none fits.
+ */
 EXPORT int ascendd_choose(int most) {
     table = 0;
+    level = 0;
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (most >= 2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+    if (most >= 2 && has_avx512()) {
         table = &avx512_table;
-        return 2;
-    }
-    if (most >= 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+        level = most >= 3 && __builtin_cpu_supports("avx512vnni") ? 3 : 2;
+    } else if (most >= 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+               __builtin_cpu_supports("f16c")) {
         table = &avx2_table;
-        return 1;
+        level = 1;
     }
 #elif defined(__aarch64__)
     if (most >= 1) {
         table = &neon_table;
-        return 1;
+        level = 1;
     }
 #endif
-    return 0;
+    return level;
 }
+
+/* What was chosen. */
+EXPORT int ascendd_level(void) { return level; }
 
 /* Lay `element_bytes` wide weights [num_features, depth] out in panels; `to` holds zeros. */
 EXPORT void ascendd_pack(const char *from, char *to, int64_t num_features, int64_t depth, int64_t element_bytes,
@@ -58,28 +76,78 @@ EXPORT void ascendd_pack(const char *from, char *to, int64_t num_features, int64
     }
 }
 
-/* y [num_rows, num_features] = x @ weights.T + bias. */
-EXPORT void ascendd_linear(const packed_linear *packed, const float *x, int64_t x_stride, float *y, int64_t num_rows,
-                           int num_threads) {
-    const linear_call call = {packed, x, y, x_stride};
+/* Lay int8 weights [num_features, depth] out for vnni.c; `to` holds bytes of 128. */
+EXPORT void ascendd_pack_whole(const uint8_t *from, uint8_t *to, int64_t num_features, int64_t depth, int num_threads) {
+    const int64_t num_panels = (num_features + PANEL - 1) / PANEL, wide = (depth + GROUP - 1) / GROUP * GROUP;
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1)
+    for (int64_t panel = 0; panel < num_panels; panel++)
+        for (int64_t feature = panel * PANEL; feature < num_features && feature < (panel + 1) * PANEL; feature++)
+            for (int64_t k = 0; k < depth; k++)
+                to[(panel * wide + k / 4 * 4) * PANEL + feature % PANEL * 4 + k % 4] = from[feature * depth + k] ^ 0x80;
+}
+
+static void run_panels(const linear_call *call, const whole_call *whole, int64_t row, int64_t last_row, int64_t panel,
+                       int64_t last_panel) {
+#if defined(__x86_64__)
+    if (whole) {
+        vnni_linear(whole, row, last_row, panel, last_panel);
+        return;
+    }
+#endif
+    table->linear(call, row, last_row, panel, last_panel);
+}
+
+/* Have threads take pieces of panels, and of rows where those are many, so that one that is held up holds up little. */
+static void share_panels(const linear_call *call, const whole_call *whole, int64_t max_rows, int64_t num_rows,
+                         int num_threads) {
     const int64_t at_once = PANEL * PANELS_AT_ONCE;
-    const int64_t num_panels = (packed->num_features + at_once - 1) / at_once * PANELS_AT_ONCE;
-    /* Threads take pieces of panels, and of rows where those are many, so that a thread that is held up holds up little. */
-    const int64_t band = table->max_rows * 8, num_bands = (num_rows + band - 1) / band;
+    const int64_t num_panels = (call->packed->num_features + at_once - 1) / at_once * PANELS_AT_ONCE;
+    const int64_t band = max_rows * 8, num_bands = (num_rows + band - 1) / band;
     int64_t piece = num_panels / (num_threads * 6) / 4 * 4;
     if (piece < 4) piece = 4;
     if (num_bands > 1 && piece > 16) piece = 16;
     const int64_t num_pieces = (num_panels + piece - 1) / piece;
     if (num_threads <= 1) {
-        table->linear(&call, 0, num_rows, 0, num_panels);
+        run_panels(call, whole, 0, num_rows, 0, num_panels);
         return;
     }
 #pragma omp parallel for num_threads(num_threads) schedule(dynamic, 1)
     for (int64_t task = 0; task < num_pieces * num_bands; task++) {
         const int64_t panel = task / num_bands * piece, row = task % num_bands * band;
         const int64_t last_panel = panel + piece < num_panels ? panel + piece : num_panels;
-        table->linear(&call, row, row + band < num_rows ? row + band : num_rows, panel, last_panel);
+        run_panels(call, whole, row, row + band < num_rows ? row + band : num_rows, panel, last_panel);
     }
+}
+
+#if defined(__x86_64__)
+static void whole_linear(const linear_call *call, int64_t num_rows, int num_threads) {
+    const int64_t depth = call->packed->depth, groups = (depth + GROUP - 1) / GROUP;
+    char *room = malloc((size_t)(num_rows * groups) * (GROUP + sizeof(float) + sizeof(int32_t)));
+    if (!room) abort();
+    float *scales = (float *)room;
+    int32_t *starts = (int32_t *)(scales + num_rows * groups);
+    int8_t *x = (int8_t *)(starts + num_rows * groups);
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1 && num_rows * depth > 32768)
+    for (int64_t row = 0; row < num_rows; row++)
+        vnni_quantize(call->x + row * call->x_stride, depth, x + row * groups * GROUP, scales + row * groups,
+                      starts + row * groups);
+    const whole_call whole = {call->packed, x, scales, starts, call->y, groups};
+    share_panels(call, &whole, VNNI_ROWS, num_rows, num_threads);
+    free(room);
+}
+#endif
+
+/* y [num_rows, num_features] = x @ weights.T + bias. */
+EXPORT void ascendd_linear(const packed_linear *packed, const float *x, int64_t x_stride, float *y, int64_t num_rows,
+                           int num_threads) {
+    const linear_call call = {packed, x, y, x_stride};
+#if defined(__x86_64__)
+    if (packed->format == FORMAT_WHOLE) {
+        whole_linear(&call, num_rows, num_threads);
+        return;
+    }
+#endif
+    share_panels(&call, 0, table->max_rows, num_rows, num_threads);
 }
 
 /* Number of pieces of `size` in `all`. */
