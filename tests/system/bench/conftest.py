@@ -55,14 +55,21 @@ class _Handler(BaseHTTPRequestHandler):
             server.keys.append(self.headers.get("Authorization"))
             server.num_active += 1
             server.most_active = max(server.most_active, server.num_active)
+        self.is_active = True
         try:
             self._answer(body, server.fail(number))
         finally:
-            with server.lock:
-                server.num_active -= 1
+            self._end()
+
+    def _end(self) -> None:
+        """Count the request no more; before its last piece, since whoever has that may send the next one."""
+        with self.server.lock:
+            self.server.num_active -= self.is_active
+            self.is_active = False
 
     def _answer(self, body: dict[str, Any], failure: str | None) -> None:
         if failure == "status":
+            self._end()
             self._whole(500, {"error": {"message": "no luck", "code": "x"}})
             return
         self.send_response(200)
@@ -73,12 +80,14 @@ class _Handler(BaseHTTPRequestHandler):
             time.sleep(self.server.pause_s)
             self._event({"choices": [{"index": 0, "delta": {"content": " word"}, "finish_reason": None}]})
         if failure == "event":
+            self._end()
             self._event({"error": {"message": "the engine died"}})
             return
         if failure == "cut":
             return
         usage = {"prompt_tokens": num_words * 2 + 6, "completion_tokens": body["max_tokens"], "total_tokens": 0}
         self._event({"choices": [], "usage": usage})
+        self._end()
         self.wfile.write(b"data: [DONE]\n\n")
 
     def _event(self, value: dict[str, Any]) -> None:

@@ -33,9 +33,7 @@ def ask(url: str, number: int) -> None:
         response.read()
 
 
-@pytest.mark.parametrize(
-    ("num_warm", "num_requests"), [(300, 300), (1000, 4000)], ids=["short", "long"]
-)
+@pytest.mark.parametrize(("num_warm", "num_requests"), [(300, 300), (1000, 4000)], ids=["short", "long"])
 def test_requests_leave_nothing_behind(start_daemon, num_warm, num_requests):
     """After a warm-up no process keeps more than 4 KiB a request; the cache was touched wholly and is as planned."""
     daemon = start_daemon("--max-num-blocks", str(NUM_BLOCKS), "--max-model-len", "1024")
