@@ -20,6 +20,7 @@ from ascendd.telemetry.metrics import SPECS
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "packaging/prometheus/ascendd-alerts.yml"
 RULE_TESTS = ROOT / "tests/fixtures/alerts.test.yml"
+RECORDED_RUN = ROOT / "tests/fixtures/recorded_run.test.yml"
 DASHBOARDS = sorted((ROOT / "packaging/grafana").glob("*.json"))
 TARGET_LABELS = {"job", "instance"}
 RECORDED = {
@@ -158,3 +159,19 @@ def test_alerts_fire_and_clear_with_their_durations() -> None:
     promtool("test", "rules", str(RULE_TESTS))
 
     assert tested == {name for name, _ in rule_expressions() if name.startswith("Ascendd")}
+
+
+def test_alerts_do_on_a_recorded_run_what_they_did_then() -> None:
+    """On the series of a real daemon under load the queue's alert fires after its 2 minutes and clears, no other fires."""
+    text = RECORDED_RUN.read_text()
+    fired = {
+        case["alertname"]
+        for test in yaml.safe_load(text)["tests"]
+        for case in test["alert_rule_test"]
+        if case["exp_alerts"]
+    }
+
+    promtool("test", "rules", str(RECORDED_RUN))
+
+    assert fired == {"AscenddQueueLong"}
+    assert "ascendd_requests_total" in text
