@@ -57,11 +57,11 @@ class NullRunner:
 
     def load_adapter(self, adapter_id: int, path: str) -> int:
         """There are none."""
-        raise NotImplementedError
+        raise NotImplementedError("the null device has no adapters")
 
     def drop_adapter(self, adapter_id: int) -> None:
         """There are none."""
-        raise NotImplementedError
+        raise NotImplementedError("the null device has no adapters")
 
 
 def make_core(max_num_seqs: int) -> tuple[EngineCore, NullRunner]:

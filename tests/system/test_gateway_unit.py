@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from booted_machine import boot, environment_folders
 
 pytestmark = [pytest.mark.system, pytest.mark.systemd, pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
-NOT_BOOTED = 125
 
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Boot a machine, serve through the gateway's unit in it, and return what was seen."""
-    if os.getuid() != 0 or shutil.which("systemd-nspawn") is None:
-        pytest.skip("booting a machine needs root and systemd-nspawn (Debian: systemd-container)")
-    out = tmp_path_factory.mktemp("lab")
-    # The machine has a /tmp of its own: what is below the host's is bound, folder by folder.
-    hidden = [folder for folder in (ROOT, Path(sys.prefix)) if folder.is_relative_to("/tmp")]
-    binds = [part for folder in (out, *hidden) for part in ("--bind", folder)]
-    driver = ROOT / "tests/system/gateway_driver.py"
-    command = [ROOT / "tests/systemd-lab", *binds, "--", sys.executable, driver, ROOT, Path(sys.prefix) / "bin"]
-    done = subprocess.run(
-        [str(part) for part in (*command, out / "facts.json")], capture_output=True, text=True, check=False
-    )
-    if done.returncode == NOT_BOOTED:
-        pytest.skip(f"no machine could be booted here: {done.stderr[-500:]}")
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads((out / "facts.json").read_text())
-    assert "broken" not in found, found["broken"]
-    return found
+    driver = [sys.executable, ROOT / "tests/system/gateway_driver.py", ROOT, Path(sys.prefix) / "bin"]
+    return boot(tmp_path_factory.mktemp("lab"), driver, environment_folders())
 
 
 def test_the_unit_starts_and_stops(facts: dict[str, Any]) -> None:

@@ -3,40 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from booted_machine import boot, environment_folders
 
 pytestmark = [pytest.mark.system, pytest.mark.systemd, pytest.mark.timeout(400)]
 
 ROOT = Path(__file__).resolve().parents[2]
-NOT_BOOTED = 125
 REFUSED_BECAUSE = "CANN 7.0.0 is refused without hotfix H100"
 
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory, standin_folder: Path) -> dict[str, Any]:
     """Boot a machine, make it a server with eight stand-in NPUs, start the instance twice, and return what was seen."""
-    if os.getuid() != 0 or shutil.which("systemd-nspawn") is None:
-        pytest.skip("booting a machine needs root and systemd-nspawn (Debian: systemd-container)")
-    out = tmp_path_factory.mktemp("lab")
-    # The machine has a /tmp of its own.
-    hidden = [folder for folder in (ROOT, standin_folder, Path(sys.prefix)) if folder.is_relative_to("/tmp")]
-    binds = [part for folder in (out, *hidden) for part in ("--bind", folder)]
     driver = [sys.executable, ROOT / "tests/system/npu_host_driver.py", ROOT, Path(sys.prefix) / "bin", standin_folder]
-    command = [ROOT / "tests/systemd-lab", *binds, "--", *driver, out / "facts.json"]
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
-    if done.returncode == NOT_BOOTED:
-        pytest.skip(f"no machine could be booted here: {done.stderr[-500:]}")
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads((out / "facts.json").read_text())
-    assert "broken" not in found, found["broken"]
-    return found
+    return boot(tmp_path_factory.mktemp("lab"), driver, (standin_folder, *environment_folders()))
 
 
 def test_a_cann_without_its_hotfix_stops_the_start(facts: dict[str, Any]) -> None:

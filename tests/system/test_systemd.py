@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import subprocess
 import sys
@@ -11,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from booted_machine import LAB, NOT_BOOTED, boot, environment_folders
 
 pytestmark = [pytest.mark.system, pytest.mark.systemd, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).resolve().parents[2]
-LAB = ROOT / "tests" / "systemd-lab"
-NOT_BOOTED = 125
 # How much longer than a plain start it may take until there is service again; most of both is the engine's load.
 BACK_STARTS = 4.0
 
@@ -24,22 +21,8 @@ BACK_STARTS = 4.0
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Boot a machine, live through the unit's life in it, and return what was seen."""
-    if os.getuid() != 0 or shutil.which("systemd-nspawn") is None:
-        pytest.skip("booting a machine needs root and systemd-nspawn (Debian: systemd-container)")
-    out = tmp_path_factory.mktemp("lab")
-    driver = ROOT / "tests/system/systemd_driver.py"
-    bin_folder = Path(sys.prefix) / "bin"
-    # The machine has a /tmp of its own.
-    hidden = [folder for folder in (ROOT, Path(sys.prefix)) if folder.is_relative_to("/tmp")]
-    binds = [part for folder in (out, *hidden) for part in ("--bind", folder)]
-    command = [LAB, *binds, "--", sys.executable, driver, ROOT, bin_folder, out / "facts.json"]
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
-    if done.returncode == NOT_BOOTED:
-        pytest.skip(f"no machine could be booted here: {done.stderr[-500:]}")
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads((out / "facts.json").read_text())
-    assert "broken" not in found, found["broken"]
-    return found
+    driver = [sys.executable, ROOT / "tests/system/systemd_driver.py", ROOT, Path(sys.prefix) / "bin"]
+    return boot(tmp_path_factory.mktemp("lab"), driver, environment_folders())
 
 
 def test_the_files_of_the_unit_install(facts: dict[str, Any]) -> None:

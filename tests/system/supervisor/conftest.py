@@ -15,22 +15,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from kept_daemon import eventually
 from loopback_ports import free_ports
 
 HERE = Path(__file__).resolve().parent
 # A busy machine takes its time; a test that fails waits for it, one that passes does not.
 TIMEOUT_S = 180.0
-
-
-def eventually(condition, timeout_s=TIMEOUT_S, detail=lambda: ""):
-    """Return the first true value of `condition`; an AssertionError with `detail` after `timeout_s`."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.05)
-    raise AssertionError(f"{condition} did not become true within {timeout_s} s\n{detail()}")
 
 
 class Daemon:
