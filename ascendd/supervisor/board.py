@@ -20,6 +20,7 @@ from ascendd.supervisor.degradation import Degradation, Degradations
 from ascendd.supervisor.failure import FailureClass
 from ascendd.supervisor.memory_trend import Growth, MemoryTrend
 from ascendd.supervisor.phase import Phase
+from ascendd.telemetry.log_budget import Sweep
 from ascendd.telemetry.merge import Accumulator
 from ascendd.telemetry.metrics import SUPERVISOR_METRICS, MetricStore
 from ascendd.tuning.policy import Limits
@@ -96,6 +97,22 @@ class StatsBoard:
     def count_memory_restart(self) -> None:
         """Count one restart of the engine for want of device memory."""
         self._store.inc("ascendd_memory_restarts_total")
+
+    def count_incident(self, role: str, cause: str) -> None:
+        """Count one unasked end of a process."""
+        self._store.inc("ascendd_incidents_total", 1.0, (role, cause))
+
+    def take_bundles(self, num_bytes: int | None) -> None:
+        """Take the size of all bundles after one was written; None where it could not be."""
+        self._store.inc("ascendd_incident_bundles_lost_total", float(num_bytes is None))
+        if num_bytes is not None:
+            self._store.set("ascendd_incident_bundle_bytes", float(num_bytes))
+
+    def take_sweep(self, sweep: Sweep, max_bytes: int) -> None:
+        """Take what the logs have on the disk, of `max_bytes` that they may."""
+        self._store.set("ascendd_log_bytes", float(sweep.total_bytes))
+        self._store.set("ascendd_log_budget_bytes", float(max_bytes))
+        self._store.inc("ascendd_log_files_removed_total", float(sweep.num_removed))
 
     def set_states(self, children: Mapping[Role, Child], phase: Phase, degradations: Degradations) -> None:
         """Take which children are ready, where the instance is in its life, and what it does without."""

@@ -91,13 +91,26 @@ class IncidentBook:
         }
         self._folder.mkdir(mode=0o750, parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _FILE_MODE), "wb") as file:
-            file.write(_fit(_masked(bundle)))
-        partial.replace(path)
+        try:
+            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _FILE_MODE), "wb") as file:
+                file.write(_fit(_masked(bundle)))
+            partial.replace(path)
+        except OSError:  # half a bundle would go on taking the room that was short
+            with contextlib.suppress(OSError):
+                partial.unlink()
+            raise
         for old in bundles(self._folder)[:-KEPT]:
             with contextlib.suppress(OSError):
                 old.unlink()
         return path
+
+    def num_bytes(self) -> int:
+        """Return the length of all bundles together, those of earlier starts included."""
+        total = 0
+        for path in self._folder.glob("*.json"):
+            with contextlib.suppress(OSError):
+                total += path.stat().st_size
+        return total
 
     def _settled_lines(self, config: InstanceConfig, episode: str) -> dict[str, list[str]]:
         """

@@ -111,6 +111,7 @@ class Runtime:
     def pin_incident(self, incident: dict[str, Any], fault: Fault | None) -> None:
         """Remember `incident` as the last one and have its bundle written beside the loop."""
         self.last_incident = incident
+        self.board.count_incident(str(incident["child"]), str(incident["cause"]))
         if self.incidents is None:
             return
         facts = None if fault is None else msgspec.structs.asdict(fault)
@@ -125,8 +126,11 @@ class Runtime:
         if writing.cancelled():
             return
         if (error := writing.exception()) is not None:
+            self.board.take_bundles(None)
             self.log.error("supervisor.incident_not_pinned", error=f"{type(error).__name__}: {error}")
         elif (path := writing.result()) is not None:
+            assert self.incidents is not None
+            self.board.take_bundles(self.incidents.num_bytes())
             self.log.info("supervisor.incident_pinned", path=str(path))
 
     def extend_start(self, seconds: float) -> None:

@@ -98,6 +98,7 @@ class Supervisor:
         control = control or Control()
         if control.incidents is not None:
             self._run.incidents = IncidentBook(control.incidents, instance, os.environ)
+            self._run.board.take_bundles(self._run.incidents.num_bytes())
         self._costs = Costs(self._run, files or HostFiles())
         self._operations = Operations(self._run, self._readiness, instance, control.load, control.doctor, self._costs)
         self._feed = StatusFeed(self._run, instance, self._operations.status)

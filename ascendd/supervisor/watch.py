@@ -142,8 +142,10 @@ class Watch:
     def _swept(self, sweeping: asyncio.Future[Sweep]) -> None:
         if sweeping.cancelled() or sweeping.exception() is not None:
             return
+        assert self._budget is not None
         sweep = sweeping.result()
-        facts = {"total_bytes": sweep.total_bytes, "budget_bytes": self._budget.max_bytes if self._budget else 0}
+        self._run.board.take_sweep(sweep, self._budget.max_bytes)
+        facts = {"total_bytes": sweep.total_bytes, "budget_bytes": self._budget.max_bytes}
         if sweep.num_removed:
             facts |= {"num_removed": sweep.num_removed, "freed_bytes": sweep.freed_bytes}
             self._run.log.info("supervisor.logs_removed", **facts)

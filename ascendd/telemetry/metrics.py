@@ -120,6 +120,16 @@ SUPERVISOR_METRICS = (
     counter("ascendd_child_restarts_total", "Restarts of a child process after it ended unasked.", "role"),
     counter("ascendd_child_failures_total", "Unasked ends of a child process, by their class.", "role", "failure"),
     counter("ascendd_memory_restarts_total", "Restarts of the engine for want of device memory, KV cache x 0.9 each."),
+    counter(
+        "ascendd_incidents_total", "Unasked ends of a process that was acted on, each with a bundle.", "role", "cause"
+    ),
+    gauge(
+        "ascendd_incident_bundle_bytes", "Bytes of the incident bundles that are kept, as `ascendd report` has them."
+    ),
+    counter("ascendd_incident_bundles_lost_total", "Incident bundles that could not be written, as on a full disk."),
+    gauge("ascendd_log_bytes", "Disk space of log.file, rotated ones and the vendor's logs, looked at once a minute."),
+    gauge("ascendd_log_budget_bytes", "Disk space that these may take together: log.budget."),
+    counter("ascendd_log_files_removed_total", "Log files that were removed to stay within log.budget, oldest first."),
     counter("ascendd_tuning_changes_total", "Changes that self-tuning made, by direction: up or down.", "direction"),
     gauge("ascendd_power_watts", "Power that costs are reckoned with, by where it comes from.", "source"),
     counter("ascendd_cost_total", "What the instance has cost since its start, with cost.price_per_kwh.", "currency"),

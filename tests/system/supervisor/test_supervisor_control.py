@@ -120,6 +120,13 @@ def test_a_crash_is_told_and_pinned(start, tmp_path, eventually) -> None:
     assert shown.returncode == 0, shown.stderr
     assert "engine failed with ASD-D03" in shown.stdout
     assert "last lines of supervisor:" in shown.stdout
+    bundle_bytes = float(path.stat().st_size)
+    page = eventually(
+        lambda: page if (page := made.metrics()).get("ascendd_incident_bundle_bytes") == bundle_bytes else None,
+        detail=made.log_text,
+    )
+    assert page['ascendd_incidents_total{cause="fault",role="engine"}'] == 1
+    assert page["ascendd_incident_bundles_lost_total"] == 0
 
 
 def test_logs_beyond_the_budget_are_removed_oldest_first(start, tmp_path, eventually) -> None:
@@ -142,6 +149,11 @@ def test_logs_beyond_the_budget_are_removed_oldest_first(start, tmp_path, eventu
     )
 
     assert (event["num_removed"], event["budget_bytes"]) == (1, 300_000)
+    page = eventually(
+        lambda: page if (page := made.metrics()).get("ascendd_log_files_removed_total") == 1 else None,
+        detail=made.log_text,
+    )
+    assert 0 < page["ascendd_log_bytes"] <= page["ascendd_log_budget_bytes"] == 300_000
     assert (vendor.exists(), foreign.exists()) == (False, True)
 
 

@@ -18,6 +18,7 @@ from ascendd.supervisor.child import Child, ChildState
 from ascendd.supervisor.degradation import Degradation, Degradations
 from ascendd.supervisor.failure import FailureClass
 from ascendd.supervisor.phase import Phase
+from ascendd.telemetry.log_budget import Sweep
 
 GENERATED, RUNNING = "ascendd_engine_generation_tokens_total", "ascendd_engine_sequences_running"
 
@@ -140,3 +141,22 @@ def test_a_price_that_is_over_is_gone():
     power = {labels[0]: value for (name, labels), value in found.items() if name == "ascendd_power_watts"}
     assert prices == {"qwen2": 4.0}
     assert power == {"rapl": 50.0}
+
+
+def test_incidents_and_the_room_of_the_logs_are_figures():
+    """Each unasked end counts, what bundles and logs take is shown beside the budget, and what was lost is counted."""
+    board = StatsBoard("blue", "qwen2")
+
+    board.count_incident("engine", "signal")
+    board.take_bundles(4096)
+    board.count_incident("engine", "signal")
+    board.take_bundles(None)
+    board.take_sweep(Sweep(total_bytes=700, num_removed=2, freed_bytes=300, over=False), 1000)
+    board.take_sweep(Sweep(total_bytes=650, num_removed=1, freed_bytes=50, over=False), 1000)
+    found = values(board)
+
+    assert found["ascendd_incidents_total", ("engine", "signal")] == 2
+    assert found["ascendd_incident_bundle_bytes", ()] == 4096
+    assert found["ascendd_incident_bundles_lost_total", ()] == 1
+    assert (found["ascendd_log_bytes", ()], found["ascendd_log_budget_bytes", ()]) == (650, 1000)
+    assert found["ascendd_log_files_removed_total", ()] == 3

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 from pathlib import Path
+
+import pytest
 
 from ascendd.config.load import load_text
 from ascendd.supervisor.incident import KEPT, MAX_BYTES, IncidentBook, bundles
@@ -110,3 +113,20 @@ def test_what_cannot_be_had_is_named(tmp_path: Path) -> None:
 
     assert path is not None
     assert "nothing is kept" in json.loads(path.read_text())["lines"]["unavailable"][0]
+
+
+def test_a_bundle_that_the_disk_does_not_take_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a bundle would take the room that is short; the bundles that are there are counted, this one is not."""
+    made, config = book(tmp_path), logged(tmp_path, ["x"])
+    first = made.pin(INCIDENT, None, [], config)
+    assert first is not None
+
+    def full(*_args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+
+    with pytest.raises(OSError, match="No space left"):
+        made.pin({**INCIDENT, "episode": "e-2"}, None, [], config)
+    assert [path.name for path in (tmp_path / "incidents").iterdir()] == [first.name]
+    assert made.num_bytes() == first.stat().st_size
