@@ -153,7 +153,7 @@ def test_logs_beyond_the_budget_are_removed_oldest_first(start, tmp_path, eventu
         lambda: page if (page := made.metrics()).get("ascendd_log_files_removed_total") == 1 else None,
         detail=made.log_text,
     )
-    assert 0 < page["ascendd_log_bytes"] <= page["ascendd_log_budget_bytes"] == 300_000
+    assert page["ascendd_log_bytes"] <= page["ascendd_log_budget_bytes"] == 300_000
     assert (vendor.exists(), foreign.exists()) == (False, True)
 
 
