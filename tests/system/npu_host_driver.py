@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import shutil
 import sys
+import time
 import traceback
+import tty
 from pathlib import Path
 from typing import Any
 
 import yaml
-from systemd_driver import UNIT, children, install, post, run, show, start
+from systemd_driver import UNIT, children, get_metrics, install, post, run, show, start, wait
 
 HOST = Path("/srv/host")
 MACHINE = Path("/var/lib/ascendd/npu")
@@ -80,10 +83,20 @@ def configure(repository: Path, standin: Path, server: Any) -> None:
     }
     Path("/etc/ascendd/cann.env").write_text("".join(f"{name}={value}\n" for name, value in variables.items()))
     Path("/etc/ascendd/policy.json").write_text(json.dumps(POLICY))
+    # A server is no container: neither by the marks of the machine around this one, nor by what systemd tells services.
+    for mark in ("/.dockerenv", "/run/.containerenv"):
+        Path(mark).unlink(missing_ok=True)
+    # PrivateTmp hides what lies below /tmp.
+    bind = f"BindReadOnlyPaths={standin}\n" if standin.is_relative_to("/tmp") else ""
+    Path("/etc/systemd/system/ascendd@.service.d/server.conf").write_text(
+        f"[Service]\nUnsetEnvironment=container\n{bind}"
+    )
+    run("systemctl", "daemon-reload")
     file = Path("/etc/ascendd/instances/qwen2.yaml")
     config = yaml.safe_load(file.read_text())
     config["model"] |= {"dtype": "float32", "max_model_len": 512}
     config["engine"] = {"device": "npu", "max_num_seqs": 4, "kv_cache_memory": "64MiB"}
+    config["health"] = {"checks_interval_s": 2}
     file.write_text(yaml.safe_dump(config))
 
 
@@ -126,11 +139,61 @@ def accepted() -> dict[str, Any]:
     }
 
 
-def event(name: str) -> dict[str, Any]:
-    """Return the latest line of the journal with this event."""
+def kernel() -> int:
+    """
+    Give the machine a kernel that its journal hears, and return the descriptor that takes the kernel's records.
+
+    A booted container has no /dev/kmsg, and a FIFO would hand the journal its own lines. Of a terminal each read is a
+    record, as of the kernel's device.
+    """
+    ours, theirs = pty.openpty()
+    tty.setraw(theirs)
+    Path("/dev/kmsg").symlink_to(os.ttyname(theirs))
+    # A container's boot id lies over the kernel's in /proc, which systemd mounts anew for a unit as shut in as ours: the
+    # journal and its reader would each mean another boot.
+    run("umount", "/proc/sys/kernel/random/boot_id")
+    run("systemctl", "restart", "systemd-journald")
+    os.write(ours, b"6,1,1000,-;Booting Linux\n")
+    wait(lambda: "Booting Linux" in run("journalctl", "-k", "-b", "--no-pager"), "the kernel's line in the journal")
+    return ours
+
+
+def rounds(kernel_log: int) -> dict[str, Any]:
+    """Have the kernel report a chip while the instance serves, and wait for a round of live checks that hears of it."""
+    wait(lambda: _verdict() is not None, "a round of live checks")
+    before = {"verdict": _verdict(), "status": show(UNIT, "StatusText")["StatusText"]}
+    os.write(kernel_log, b"3,2,5000000,-;devdrv: device(2) is not working.\n")
+    wait(lambda: "kernel-log failed" in show(UNIT, "StatusText")["StatusText"], "a round that sees the fault")
+    dmesg = run("systemctl", "show", UNIT, "-pProtectKernelLogs", "-pSupplementaryGroups").splitlines()
+    return {
+        "before": before,
+        "unit": sorted(dmesg),
+        "answered": post().status,
+        "log": event("supervisor.check", check="kernel-log"),
+    }
+
+
+def shut_out() -> dict[str, Any]:
+    """Take the service's group away and start it again: the fault is still in the journal."""
+    drop_in = Path("/etc/systemd/system/ascendd@.service.d/shut.conf")
+    drop_in.write_text("[Service]\nSupplementaryGroups=\n")
+    run("systemctl", "daemon-reload")
+    run("systemctl", "restart", UNIT)
+    wait(lambda: _verdict() is not None, "a round of live checks")
+    return {"verdict": _verdict(), "log": event("supervisor.check", check="kernel-log")}
+
+
+def _verdict() -> str | None:
+    time.sleep(0.5)  # /metrics refuses who asks too often
+    lines = [line for line in get_metrics().splitlines() if line.startswith('ascendd_check_verdict{check="kernel-log"')]
+    return lines[0].rpartition(" ")[2] if lines else None
+
+
+def event(name: str, **facts: str) -> dict[str, Any]:
+    """Return the latest line of the journal with this event and these facts."""
     lines = run("journalctl", "-u", UNIT, "-o", "cat", "--no-pager").splitlines()
     events = [json.loads(line) for line in lines if line.startswith('{"timestamp"')]
-    return [line for line in events if line["event"] == name][-1]
+    return [line for line in events if line["event"] == name and facts.items() <= line.items()][-1]
 
 
 def without_policy() -> dict[str, str]:
@@ -147,6 +210,7 @@ def main(repository: str, bin_folder: str, standin: str, result: str) -> int:
     """Collect all facts; what breaks is a fact, too."""
     facts: dict[str, Any] = {}
     try:
+        kernel_log = kernel()
         facts["install"] = install(Path(repository), Path(bin_folder))
         server = make_server(Path(repository), Path(standin))
         configure(Path(repository), Path(standin), server)
@@ -156,6 +220,8 @@ def main(repository: str, bin_folder: str, standin: str, result: str) -> int:
         info = f"{server.toolkit}/aarch64-linux/ascend_toolkit_install.info"
         server.edit(info, ",[V100R001C18],[V100R001C19],[V100R001C20],[V100R001C21]", "")
         facts["accepted"] = accepted()
+        facts["rounds"] = rounds(kernel_log)
+        facts["shut"] = shut_out()
         run("systemctl", "stop", UNIT)
         facts["stopped"] = show(UNIT, "ActiveState", "Result")
     except Exception:

@@ -127,11 +127,12 @@ def security(pids: dict[str, int]) -> dict[str, Any]:
 
 def _shows_a_ready_engine() -> bool:
     time.sleep(0.5)  # /metrics refuses who asks too often
-    text = _get_metrics()
+    text = get_metrics()
     return "vllm:num_requests_running" in text and "ascendd_instance_ready 1.0" in text
 
 
-def _get_metrics() -> str:
+def get_metrics() -> str:
+    """Return the page of the instance's metrics."""
     with socket.create_connection(("127.0.0.1", METRICS_PORT), DEADLINE_S) as sock:
         sock.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         data = b""

@@ -67,6 +67,28 @@ def test_the_doctor_agrees_with_the_gate(facts: dict[str, Any]) -> None:
     assert after["npu-presence"] == "pass: 8 chip(s) in every layer (PCI 8, /dev 8, npu-smi 8, ACL 8)"
 
 
+def test_the_service_hears_what_the_kernel_says_of_its_chips(facts: dict[str, Any]) -> None:
+    """Shut out of the kernel's ring buffer, it reads the journal: a fault of a later round degrades, and it serves on."""
+    rounds = facts["rounds"]
+
+    assert rounds["before"] == {"verdict": "0.0", "status": "serving qwen2 on 127.0.0.1:8000"}
+    assert rounds["unit"] == ["ProtectKernelLogs=yes", "SupplementaryGroups=systemd-journal"]
+    log = rounds["log"]
+    assert (log["check"], log["verdict"], log["code"]) == ("kernel-log", "FAIL", "ASD-G13")
+    assert "device(2) is not working" in log["summary"]
+    assert rounds["answered"] == 200
+
+
+def test_a_service_that_may_not_read_the_journal_says_so(facts: dict[str, Any]) -> None:
+    """Without the group the same fault is not seen: the verdict is ERROR, never pass, and names the group."""
+    shut = facts["shut"]
+
+    assert (shut["log"]["check"], shut["log"]["verdict"], shut["log"]["code"]) == ("kernel-log", "ERROR", "ASD-P05")
+    assert shut["log"]["summary"].startswith("could not check: the kernel log cannot be read: ")
+    assert "SupplementaryGroups=systemd-journal" in shut["log"]["remedy"]
+    assert shut["verdict"] == "3.0"
+
+
 def test_the_pair_passes_by_the_sites_permit(facts: dict[str, Any]) -> None:
     """Neither driver nor CANN lists the other; the site's policy does, and its reason is shown."""
     permitted = facts["accepted"]["doctor"]["driver-cann"]
