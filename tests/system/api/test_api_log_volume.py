@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(1800)]
-NUM_REQUESTS, NUM_CLIENTS = 1000, 8
+NUM_REQUESTS, NUM_CLIENTS = 10_000, 8
 SECRET = "account-4711 "
 PROMPT = SECRET * (50_000 // len(SECRET))
 # Bytes of the log for one request, all its lines together.
 MOST_PER_REQUEST = 1000
 
 
-def test_b98_a_thousand_long_prompts(start_api: Callable[..., Any], script: Callable[..., Any]) -> None:
-    """B98: at the default level 50 MB of prompts leave a line a request, each short, and nothing of a prompt."""
+def test_b98_ten_thousand_long_prompts(start_api: Callable[..., Any], script: Callable[..., Any]) -> None:
+    """B98: at the default level 500 MB of prompts leave a line a request, each short, and nothing of a prompt."""
     api = start_api()
     api.attach_engine(lambda _: script(api.ids("hello ")), max_model_len=65_536)
     api.wait_ready()

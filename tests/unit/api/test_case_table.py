@@ -99,7 +99,7 @@ CASES = {
     "B94": [f"{LIFE}::test_b55_b56_client_leaves"],
     "B96": [f"{VOLUME}::test_b96_four_processes_and_fifty_megabytes", f"{VOLUME}::test_b96_old_files_are_bounded", f"{ROTATION}::test_the_file_is_rotated_by_size", f"{LOGS}::test_a_killed_log_writer_loses_nothing"],
     "B97": [f"{VOLUME}::test_b97_external_rotation", f"{ROTATION}::test_an_external_logrotate_is_followed", f"{ROTATION}::test_a_file_emptied_in_place_counts_from_zero", f"{LOGS}::test_sighup_opens_the_file_anew"],
-    "B98": ["system/api/test_api_log_volume.py::test_b98_a_thousand_long_prompts", f"{VOLUME}::test_b96_old_files_are_bounded", f"{ROTATION}::test_a_full_disk_drops_whole_lines_and_tells", f"{REFUSALS}::test_b73_b98_no_key_and_no_prompt_in_log_or_process"],
+    "B98": ["system/api/test_api_log_volume.py::test_b98_ten_thousand_long_prompts", f"{VOLUME}::test_b96_old_files_are_bounded", f"{ROTATION}::test_a_full_disk_drops_whole_lines_and_tells", f"{REFUSALS}::test_b73_b98_no_key_and_no_prompt_in_log_or_process"],
     "B100": [FIELDS, f"{PARAMETERS}::test_value_out_of_range_is_named"],
     "B101": [f"{TEXT}::test_b101_batch_keeps_order", f"{TEXT}::test_b101_one_bad_prompt_fails_the_call_before_any_work"],
     "B102": [FIELDS, f"{CHAT}::test_b102_keywords_reach_the_template"],
