@@ -5,12 +5,17 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable
+from functools import partial
 
 Check = Callable[[float], bool]
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, "<": operator.lt,
     "": operator.eq,
+}  # fmt: skip
+_MIRRORED: dict[Callable[[float, float], bool], Callable[[float, float], bool]] = {
+    operator.ge: operator.le, operator.le: operator.ge, operator.gt: operator.lt, operator.lt: operator.gt,
+    operator.eq: operator.eq, operator.ne: operator.ne,
 }  # fmt: skip
 _ONE = re.compile(r"\s*(>=|<=|==|!=|>|<|)\s*(-?[0-9]{1,12}(?:\.[0-9]{1,12})?)\s*")
 RULE = "must be a number or comparisons of one divided by commas, such as `>= 0.8` or `> 0, < 128`"
@@ -28,5 +33,6 @@ def parse_condition(value: str | float) -> Check:
         pairs.append((_OPERATORS[match[1]], float(match[2])))
     if len(pairs) == 1:
         ((compare, bound),) = pairs
-        return lambda number: compare(number, bound)
+        # With the sides changed the bound is the first argument, and no function of ours is called for a number.
+        return partial(_MIRRORED[compare], bound)
     return lambda number: all(compare(number, bound) for compare, bound in pairs)

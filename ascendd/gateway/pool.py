@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ascendd.gateway.request_facts import RequestFacts
 from ascendd.gateway.schema import BalanceSection, GatewayConfig, InstanceEntry, served_models
@@ -18,6 +20,7 @@ class Instance:
     entry: InstanceEntry
     models: frozenset[str] = field(init=False)
     modalities: frozenset[str] = field(init=False)
+    name_bytes: bytes = field(init=False)
     is_up: bool = False
     reason: str = "not asked yet"
     # Probes in a row that got no answer in time.
@@ -36,6 +39,7 @@ class Instance:
     def __post_init__(self) -> None:
         self.models = frozenset(served_models(self.entry))
         self.modalities = frozenset(self.entry.modalities)
+        self.name_bytes = self.entry.name.encode()
 
     @property
     def name(self) -> str:
@@ -60,16 +64,14 @@ class Instance:
         self.outstanding_tokens -= num_tokens
 
 
-@dataclass(frozen=True)
-class Attempt:
+class Attempt(NamedTuple):
     """One thing to try: `model` at `instance`."""
 
     instance: Instance
     model: str
 
 
-@dataclass(frozen=True)
-class Candidates:
+class Candidates(NamedTuple):
     """Attempts in their order, and why there are none where there are none."""
 
     attempts: tuple[Attempt, ...]
@@ -98,13 +100,18 @@ class InstancePool:
         lacks_modality = False
         num_tokens = facts.outstanding_tokens
         for model in models:
-            serving = [instance for instance in self.instances if model in instance.models]
-            able = [instance for instance in serving if facts.modalities <= instance.modalities]
-            lacks_modality |= len(able) < len(serving)
-            up = [instance for instance in able if instance.is_up and not instance.is_stopping]
-            num_serving += len(able)
-            num_up += len(up)
-            free = [instance for instance in up if instance.has_room(num_tokens, now_s)]
+            free: list[Instance] = []
+            for instance in self.instances:
+                if model not in instance.models:
+                    continue
+                if not facts.modalities <= instance.modalities:
+                    lacks_modality = True
+                    continue
+                num_serving += 1
+                if instance.is_up and not instance.is_stopping:
+                    num_up += 1
+                    if instance.has_room(num_tokens, now_s):
+                        free.append(instance)
             attempts += [Attempt(instance, model) for instance in self._ordered(free, facts.prefix)]
         return Candidates(tuple(attempts), num_serving, num_up, lacks_modality and not num_serving)
 
@@ -112,7 +119,7 @@ class InstancePool:
         """Return the least loaded first, but before it the one that this prefix sticks to, within the slack."""
         if len(free) < 2:
             return list(free)
-        ordered = sorted(free, key=lambda instance: instance.outstanding_tokens)
+        ordered = sorted(free, key=_outstanding)
         if prefix and self._balance.sticky_prefix_chars:
             sticky = rendezvous(ordered, prefix)
             if sticky.outstanding_tokens - ordered[0].outstanding_tokens <= self._balance.sticky_slack_tokens:
@@ -121,7 +128,10 @@ class InstancePool:
         return ordered
 
 
+_outstanding = operator.attrgetter("outstanding_tokens")
+
+
 def rendezvous(instances: Iterable[Instance], prefix: str) -> Instance:
     """Return the instance that `prefix` belongs to; when one leaves, only its own prefixes move."""
     data = hashlib.blake2b(prefix.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-    return max(instances, key=lambda instance: hashlib.blake2b(data + instance.name.encode(), digest_size=8).digest())
+    return max(instances, key=lambda instance: hashlib.blake2b(data + instance.name_bytes, digest_size=8).digest())

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 # English text and code are near four bytes a token, for every tokenizer of the models served here.
 BYTES_PER_TOKEN = 4
@@ -18,8 +17,7 @@ _PART_MODALITY = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class RequestFacts:
+class RequestFacts(NamedTuple):
     """One request as rules see it; `numbers` has only what the request gives."""
 
     model: str

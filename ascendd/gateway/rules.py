@@ -5,7 +5,8 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from ascendd.gateway.condition import parse_condition
 from ascendd.gateway.request_facts import RequestFacts
@@ -36,23 +37,27 @@ class Rule:
     refuse: str | None
     dry_run: bool
 
-    def matches(self, facts: RequestFacts) -> bool:
-        """Whether every condition holds."""
-        # A plain loop: this runs for every rule of every request, and a generator costs more than the conditions.
-        for condition in self.conditions:  # noqa: SIM110
-            if not condition.holds(facts):
-                return False
-        return True
+    @property
+    def by_name(self) -> Condition:
+        """The condition on the model's name, which every rule has."""
+        return self.conditions[0]
+
+    @property
+    def others(self) -> tuple[Callable[[RequestFacts], bool], ...]:
+        """What has to hold beside it."""
+        return tuple(condition.holds for condition in self.conditions[1:])
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """What the rules say of a request: models in the order to try, or a refusal; `shadowed` dry runs matched, too."""
 
     rule: str
     models: tuple[str, ...] = ()
     refuse: str | None = None
-    shadowed: tuple[str, ...] = field(default=())
+    shadowed: tuple[str, ...] = ()
+
+
+_Asked = tuple[tuple[Rule, tuple[Callable[[RequestFacts], bool], ...]], ...]
 
 
 class RuleBook:
@@ -61,6 +66,9 @@ class RuleBook:
     def __init__(self, config: GatewayConfig) -> None:
         self.rules = tuple(compile_rule(entry) for entry in config.rules)
         self.served = {name: None for entry in config.instances for name in served_models(entry)}
+        named = {name for entry in config.rules for name in as_names(entry.when.model)}
+        # Most rules fall by the model's name, so the names that are known find theirs without asking one by one.
+        self._of_model = {name: self._asked_of(name) for name in {AUTO, *self.served, *named}}
 
     def choose(self, facts: RequestFacts) -> Choice:
         """
@@ -69,14 +77,24 @@ class RuleBook:
         A model that is served and that no rule speaks of is its own choice: nothing else ever answers for it.
         """
         shadowed: list[str] = []
-        for rule in self.rules:
-            if rule.matches(facts):
+        asked = self._of_model.get(facts.model)
+        for rule, others in self._asked_of(facts.model) if asked is None else asked:
+            # Plain loops: this runs for every rule of every request, and a generator costs more than the conditions.
+            for holds in others:
+                if not holds(facts):
+                    break
+            else:
                 if not rule.dry_run:
                     return Choice(rule.name, rule.models, rule.refuse, tuple(shadowed))
                 shadowed.append(rule.name)
         if facts.model in self.served:
             return Choice(BY_NAME, (facts.model,), shadowed=tuple(shadowed))
         return Choice(NO_RULE, shadowed=tuple(shadowed))
+
+    def _asked_of(self, model: str) -> _Asked:
+        """Return the rules whose condition on the name holds for `model`, with their other conditions."""
+        facts = RequestFacts(model, {}, False, frozenset(), "", "")
+        return tuple((rule, rule.others) for rule in self.rules if rule.by_name.holds(facts))
 
     def explain(self, facts: RequestFacts) -> list[tuple[Rule, list[tuple[Condition, object, bool]]]]:
         """Return every rule with each of its conditions, the request's value and whether it holds."""
@@ -111,8 +129,8 @@ def _number_condition(key: str, written: str | float) -> Condition:
     check = parse_condition(written)
 
     def holds(facts: RequestFacts) -> bool:
-        number = facts.numbers.get(key)
-        return number is not None and check(number)
+        numbers = facts.numbers
+        return key in numbers and check(numbers[key])
 
     return Condition(key, str(written), holds, lambda facts: facts.numbers.get(key))
 

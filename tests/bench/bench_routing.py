@@ -1,12 +1,17 @@
 """
-How long the gateway takes to decide: 50 rules, 8 instances, the last rule matches. Exit 1 above 100 microseconds.
+How long the gateway takes to decide: 50 rules, 8 instances, the last rule matches. Exit 1 where p99 is above 100 microseconds.
 
     python tests/bench/bench_routing.py
+
+On a busy host others take the core in the middle of a decision, and their time is in the wall's clock. So each decision
+is told by whether it was interrupted: the bound is for those that were not; all, and the host's load, stand beside them.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import resource
 import statistics
 import sys
 import time
@@ -35,20 +40,32 @@ def main() -> int:
     body = {"model": "auto", "stream": True, "temperature": 0.7, "max_tokens": 256,
             "messages": [{"role": "system", "content": message}, {"role": "user", "content": message}]}  # fmt: skip
     times: list[float] = []
-    for _ in range(5000):
+    whole: list[float] = []
+    for _ in range(20_000):
+        switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
         started = time.perf_counter()
         facts = read_facts(body, key="team-x", prefix_chars=1024)
         choice = book.choose(facts)
         found = pool.candidates(choice.models, facts, 0.0)
         times.append(time.perf_counter() - started)
+        if resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw == switches:
+            whole.append(times[-1])
         assert choice.rule == "last"
         assert len(found.attempts) == 8
-    times.sort()
-    median_s = statistics.median(times)
-    figures = {"rules": NUM_RULES, "instances": 8, "median_us": round(median_s * 1e6, 1),
-               "p99_us": round(times[int(len(times) * 0.99)] * 1e6, 1), "limit_us": LIMIT_S * 1e6}  # fmt: skip
+    figures = {
+        "rules": NUM_RULES, "instances": len(pool.instances), "decisions": len(times), "limit_us": LIMIT_S * 1e6,
+        "uninterrupted": len(whole), **percentiles("uninterrupted", whole), **percentiles("all", times),
+        "load_1min": round(os.getloadavg()[0], 2), "cores": os.cpu_count(),
+    }  # fmt: skip
     print(json.dumps(figures))
-    return 0 if median_s < LIMIT_S else 1
+    return 0 if figures["uninterrupted_p99_us"] < figures["limit_us"] else 1
+
+
+def percentiles(what: str, times: list[float]) -> dict[str, float]:
+    """Return median and p99 in microseconds."""
+    ordered = sorted(times)
+    found = {"median": statistics.median(ordered), "p99": ordered[int(len(ordered) * 0.99)]}
+    return {f"{what}_{name}_us": round(seconds * 1e6, 1) for name, seconds in found.items()}
 
 
 if __name__ == "__main__":

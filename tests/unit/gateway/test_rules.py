@@ -128,6 +128,31 @@ def test_a_condition_that_is_none_is_refused(text: Any) -> None:
         parse_condition(text)
 
 
+@given(
+    st.sampled_from(["auto", "big", "small", "gpt-4", "gpt-x", "", "*", "other"]),
+    st.floats(-1, 3), st.booleans(), st.sampled_from(["", "team-a", "b"]),
+)  # fmt: skip
+def test_the_choice_is_the_first_rule_that_is_explained_to_match(
+    model: str, temperature: float, stream: bool, key: str
+) -> None:
+    """What `ascendd route --explain` shows is what decides, whatever the model is called."""
+    book = RuleBook(with_rules("""
+      - {name: dry, dry_run: true, when: {model: ['*']}, to: big}
+      - {name: hot, when: {temperature: '> 1.5'}, to: big}
+      - {name: alias, when: {model: [gpt-4, big], temperature: '0.5, < 1'}, to: small}
+      - {name: wild, when: {model: 'gpt-*', stream: true, key: 'team-*'}, to: small}
+      - {name: mine, when: {model: [auto, small], temperature: '>= 0, <= 1', stream: false}, to: big}
+    """))  # fmt: skip
+    facts = read_facts({"model": model, "temperature": temperature, "stream": stream}, key=key, prefix_chars=9)
+    matching = [
+        rule.name for rule, rows in book.explain(facts) if all(holds for _, _, holds in rows) and not rule.dry_run
+    ]
+    fallback = BY_NAME if model in ("big", "small") else NO_RULE
+
+    assert book.choose(facts).rule == (matching[0] if matching else fallback)
+    assert book.choose(facts).shadowed == ("dry",)
+
+
 def test_every_fault_of_a_file_is_told_at_once() -> None:
     """Unknown keys, wrong types and broken rules have their place in the message."""
     text = """
