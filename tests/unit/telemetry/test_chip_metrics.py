@@ -11,6 +11,7 @@ from ascendd.host.npu_smi_table import parse_info
 from ascendd.telemetry.chip_metrics import CHIP_METRICS, NPU_EXPORTER_METRICS, chip_samples
 from ascendd.telemetry.chip_reader import ChipReader, npu_exporter_runs
 from ascendd.telemetry.exposition import Exposition
+from ascendd.telemetry.metric_spec import MetricKind
 
 RECORDINGS = Path(__file__).resolve().parents[2] / "fixtures" / "npu-smi"
 
@@ -53,6 +54,37 @@ def test_the_names_of_npu_exporter_have_its_units_and_labels():
         "hbm_used_memory": 61207.0,
         "hbm_total_memory": 65536.0,
     }
+
+
+# npu-exporter's "Prometheus Metrics API" (MindCluster 7.3, dlug_api_004): each name taken from it, with its unit or values.
+NPU_EXPORTER_UNITS = {
+    "machine_npu_nums": "Chips",
+    "npu_chip_info_name": "Always 1",
+    "npu_chip_info_health_status": "1 healthy, 0 not",
+    "npu_chip_info_power": "in W",
+    "npu_chip_info_temperature": "in degrees Celsius",
+    "npu_chip_info_utilization": "in per cent",
+    "npu_chip_info_hbm_used_memory": "in MB",
+    "npu_chip_info_hbm_total_memory": "in MB",
+    "npu_chip_info_used_memory": "in MB",
+    "npu_chip_info_total_memory": "in MB",
+}
+# The labels of a chip's series there. The three of containers are empty outside Kubernetes, which is the same as absent;
+# the id of a die is not among what `npu-smi info` prints.
+NPU_EXPORTER_LABELS = {"id", "model_name", "vdie_id", "pcie_bus_info", "namespace", "pod_name", "container_name"}
+LEFT_OUT = {"vdie_id", "namespace", "pod_name", "container_name"}
+
+
+def test_each_name_of_npu_exporter_is_as_it_documents_it():
+    """Name by name the kind, the unit, and its labels without those that a host has no value for."""
+    declared = {spec.name: spec for spec in NPU_EXPORTER_METRICS}
+
+    assert declared.keys() == NPU_EXPORTER_UNITS.keys()
+    for name, spec in declared.items():
+        theirs = {"machine_npu_nums": set(), "npu_chip_info_name": NPU_EXPORTER_LABELS - {"model_name"} | {"name"}}
+        assert spec.kind is MetricKind.GAUGE, name
+        assert NPU_EXPORTER_UNITS[name] in spec.help, name
+        assert set(spec.labels) == theirs.get(name, NPU_EXPORTER_LABELS) - LEFT_OUT, name
 
 
 def test_chips_of_other_layouts_have_their_use_of_cores():

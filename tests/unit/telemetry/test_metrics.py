@@ -12,7 +12,7 @@ import pytest
 from ascendd.ipc.messages import Sample
 from ascendd.telemetry.buckets import LATENCY_BUCKETS, TOKEN_COUNT_BUCKETS, narrowed
 from ascendd.telemetry.chip_metrics import NPU_EXPORTER_METRICS
-from ascendd.telemetry.compatibility import ALIASES
+from ascendd.telemetry.compatibility import ALIASES, COMMON_LABELS
 from ascendd.telemetry.metric_spec import MetricKind
 from ascendd.telemetry.metrics import (
     API_METRICS,
@@ -57,24 +57,52 @@ def test_latency_bounds_span_the_product():
     assert 0.05 in LATENCY_BUCKETS
 
 
+# vLLM 0.32's "Production Metrics" with its V1 engine: kind, labels after model_name and engine, and the first and last bound.
+# Where the page shows a counter, prometheus_client has put _total behind the name.
+VLLM_DOCUMENTED = {
+    "vllm:num_requests_running": (MetricKind.GAUGE, (), None),
+    "vllm:num_requests_waiting": (MetricKind.GAUGE, (), None),
+    "vllm:kv_cache_usage_perc": (MetricKind.GAUGE, (), None),
+    "vllm:prefix_cache_queries_total": (MetricKind.COUNTER, (), None),
+    "vllm:prefix_cache_hits_total": (MetricKind.COUNTER, (), None),
+    "vllm:num_preemptions_total": (MetricKind.COUNTER, (), None),
+    "vllm:prompt_tokens_total": (MetricKind.COUNTER, (), None),
+    "vllm:generation_tokens_total": (MetricKind.COUNTER, (), None),
+    "vllm:request_success_total": (MetricKind.COUNTER, ("finished_reason",), None),
+    "vllm:time_to_first_token_seconds": (MetricKind.HISTOGRAM, (), (0.001, 2560)),
+    "vllm:inter_token_latency_seconds": (MetricKind.HISTOGRAM, (), (0.01, 80)),
+    "vllm:e2e_request_latency_seconds": (MetricKind.HISTOGRAM, (), (0.3, 7680)),
+    "vllm:request_queue_time_seconds": (MetricKind.HISTOGRAM, (), (0.3, 7680)),
+    "vllm:request_prefill_time_seconds": (MetricKind.HISTOGRAM, (), (0.3, 7680)),
+    "vllm:request_decode_time_seconds": (MetricKind.HISTOGRAM, (), (0.3, 7680)),
+    "vllm:iteration_tokens_total": (MetricKind.HISTOGRAM, (), (1, 16384)),
+    "vllm:request_prompt_tokens": (MetricKind.HISTOGRAM, (), (1, None)),
+    "vllm:request_generation_tokens": (MetricKind.HISTOGRAM, (), (1, None)),
+    "vllm:request_params_n": (MetricKind.HISTOGRAM, (), (1, 20)),
+}
+# Those of the account's dashboards, which vLLM itself never had or has no more.
+ACCOUNTS = {"vllm:gpu_cache_usage_ratio", "vllm:request_queue_size", "vllm:time_per_output_token_seconds"}
+
+
 def test_aliases_are_the_names_that_users_scrape():
     """Each compatibility name points to one of our metrics and has as many labels."""
-    expected = {
-        "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc", "vllm:prompt_tokens_total",
-        "vllm:generation_tokens_total", "vllm:request_success_total", "vllm:time_to_first_token_seconds",
-        "vllm:inter_token_latency_seconds", "vllm:e2e_request_latency_seconds", "vllm:request_queue_time_seconds",
-        "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", "vllm:num_preemptions_total",
-        "vllm:request_prefill_time_seconds", "vllm:request_decode_time_seconds", "vllm:iteration_tokens_total",
-        "vllm:request_prompt_tokens", "vllm:request_generation_tokens", "vllm:request_params_n",
-        "vllm:gpu_cache_usage_ratio", "vllm:request_queue_size", "vllm:time_per_output_token_seconds",
-    }  # fmt: skip
-
-    assert {alias.name for alias in ALIASES} == expected
+    assert {alias.name for alias in ALIASES} == VLLM_DOCUMENTED.keys() | ACCOUNTS
     for alias in ALIASES:
         source = SPECS[alias.source]
         assert len(alias.labels) == len(source.labels)
         assert bool(alias.buckets) == (source.kind is MetricKind.HISTOGRAM)
         assert set(alias.buckets) <= set(source.buckets)
+
+
+@pytest.mark.parametrize("name", VLLM_DOCUMENTED)
+def test_each_name_of_vllm_is_as_it_documents_it(name):
+    """Kind, labels and the ends of the bounds; those of token counts end where the context does, which ours leave open."""
+    alias = next(alias for alias in ALIASES if alias.name == name)
+    kind, labels, ends = VLLM_DOCUMENTED[name]
+
+    assert (SPECS[alias.source].kind, alias.labels, COMMON_LABELS) == (kind, labels, ("model_name", "engine"))
+    if ends is not None:
+        assert (alias.buckets[0], ends[1] and alias.buckets[-1]) == ends
 
 
 def test_the_contract_lists_every_metric_as_it_is():
