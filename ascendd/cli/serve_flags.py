@@ -177,7 +177,10 @@ REFUSED = (
     ),
     Refused(("--no-enable-chunked-prefill",), "prompts are always computed in chunks of --max-num-batched-tokens"),
     Refused(("--additional-config", "--model-loader-extra-config"), "settings have names of their own here"),
-    Refused(("--otlp-*", "--collect-detailed-traces"), "traces are not in this version; /metrics and the log are"),
+    Refused(
+        ("--otlp-*", "--collect-detailed-traces"),
+        "traces go by OTLP over HTTP to tracing.endpoint of an instance file, such as http://127.0.0.1:4318/v1/traces",
+    ),
     Refused(
         ("--enable-log-requests", "--max-log-len", "--enable-request-id-headers"),
         "prompts and answers are never logged",

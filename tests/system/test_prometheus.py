@@ -37,6 +37,7 @@ VLLM_NAMES = {
 }  # fmt: skip
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+GATEWAY_TRACE = "0af7651916cd43dd8448eb211c80319c"
 T = TypeVar("T")
 
 
@@ -281,15 +282,54 @@ def test_tokens_have_a_price(daemon: Daemon, prometheus: Callable[[str], list[fl
     assert prometheus('ascendd_power_watts{source="configured"}') == [400.0]
 
 
+def of_trace(daemon: Daemon, trace_id: str) -> list[dict[str, Any]] | None:
+    """Return the spans of a trace once all three have come."""
+    spans = [span for span in list(daemon.spans) if span["traceId"] == trace_id]
+    return spans if len(spans) >= 3 else None
+
+
 def test_a_collector_gets_the_request_in_the_trace_of_its_client(daemon: Daemon) -> None:
     """The one request with a traceparent is three spans of that trace; others are not sampled at a ratio of 0."""
-    spans = eventually(lambda: list(daemon.spans) if len(daemon.spans) >= 3 else None, "three spans")
+    spans = eventually(lambda: of_trace(daemon, TRACE), "three spans")
     server = next(span for span in spans if span["parentSpanId"] == "00f067aa0ba902b7")
     values = {item["key"]: next(iter(item["value"].values())) for item in server["attributes"]}
 
-    assert {span["traceId"] for span in daemon.spans} == {TRACE}
+    assert {span["traceId"] for span in daemon.spans} <= {TRACE, GATEWAY_TRACE}
     assert [span["name"] for span in spans] == ["POST /v1/completions", "first token", "decode"]
     assert values["gen_ai.request.model"] == "tiny"
     assert values["gen_ai.usage.output_tokens"] == "8"
     assert values["http.response.status_code"] == "200"
     assert "hello" not in json.dumps(spans)
+
+
+def test_a_trace_goes_through_the_gateway(daemon: Daemon, tmp_path: Path) -> None:
+    """A client's traceparent reaches the instance behind a gateway: its spans are of that trace, below the client's."""
+    config = {
+        "listen": {"port": 0},
+        "metrics": {"port": 0},
+        "instances": [{"name": "tiny", "url": f"http://127.0.0.1:{daemon.api_port}"}],
+        "rules": [{"name": "all", "to": ["tiny"]}],
+    }
+    (tmp_path / "gateway.yaml").write_text(json.dumps(config))
+    command = [sys.executable, "-m", "ascendd", "gateway", "--config", str(tmp_path / "gateway.yaml")]
+    with running(command, tmp_path / "gateway.log") as process:
+
+        def port() -> int | None:
+            assert process.poll() is None, (tmp_path / "gateway.log").read_text()
+            lines = (tmp_path / "gateway.log").read_text().splitlines()
+            found = [json.loads(line) for line in lines if '"gateway.listening"' in line and line.endswith("}")]
+            return int(found[0]["port"]) if found else None
+
+        base = f"http://127.0.0.1:{eventually(port, 'a gateway that listens')}"
+        eventually(lambda: fetch(f"{base}/readyz"), "the instance, seen by the gateway")
+        body = {"model": "auto", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
+        fetch(f"{base}/v1/chat/completions", body, {"traceparent": f"00-{GATEWAY_TRACE}-b7ad6b7169203331-01"})
+
+    spans = eventually(lambda: of_trace(daemon, GATEWAY_TRACE), "three spans")
+    server, first, decode = spans
+
+    assert [span["name"] for span in spans] == ["POST /v1/chat/completions", "first token", "decode"]
+    assert server["parentSpanId"] == "b7ad6b7169203331"
+    assert {first["parentSpanId"], decode["parentSpanId"]} == {server["spanId"]}
+    starts, ends = ([int(span[f"{what}TimeUnixNano"]) for span in spans] for what in ("start", "end"))
+    assert starts[0] == starts[1] <= ends[1] == starts[2] <= ends[2] <= ends[0]

@@ -41,7 +41,8 @@ export class Chart {
     this.format = format;
     this.top = top;
     this.at = null;
-    this.history = null;
+    // Before the first figures come, all of them are empty, so that a chart has its title and says that it has no data.
+    this.history = Object.fromEntries([["unix_s", []], ...lines.map((line) => [line.column, []])]);
     this.caption = element("b");
     this.legend = element("span", { class: "legend" });
     this.svg = make("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" });
@@ -56,18 +57,17 @@ export class Chart {
     this.node = element("figure", { class: "card" }, element("figcaption", {}, this.caption, this.legend), plot,
       element("div", { class: "times", "aria-hidden": "true" }, this.ago, this.now), this.details);
     plot.addEventListener("pointermove", (event) => this.point(event));
-    plot.addEventListener("pointerleave", () => { this.at = null; this.draw(this.history); });
-    this.details.addEventListener("toggle", () => this.draw(this.history));
+    plot.addEventListener("pointerleave", () => { this.at = null; this.draw(); });
+    this.details.addEventListener("toggle", () => this.draw());
   }
 
   point(event) {
     const box = this.svg.getBoundingClientRect();
     this.at = (event.clientX - box.left) / box.width;
-    this.draw(this.history);
+    this.draw();
   }
 
-  draw(history) {
-    if (history === null) return;
+  draw(history = this.history) {
     this.history = history;
     const times = history.unix_s;
     const end = times.at(-1) ?? 0;
@@ -76,7 +76,8 @@ export class Chart {
     const values = this.lines.flatMap((line) => history[line.column].filter((value) => value !== null));
     const top = this.top ?? ceiling(Math.max(0, ...values));
     const up = (value) => HEIGHT * (1 - Math.min(value / top, 1));
-    const shapes = [0, 0.5, 1].map((share) => make("line", { class: "rule", x1: 0, x2: WIDTH, y1: HEIGHT * share, y2: HEIGHT * share }));
+    // Without values a sentence stands where the middle one would strike it through.
+    const shapes = (values.length > 0 ? [0, 0.5, 1] : [0, 1]).map((share) => make("line", { class: "rule", x1: 0, x2: WIDTH, y1: HEIGHT * share, y2: HEIGHT * share }));
     for (const line of this.lines) {
       const runs = this.runs(history[line.column]);
       const kind = line.second ? "curve second" : "curve";
@@ -114,7 +115,7 @@ export class Chart {
     this.upper.textContent = this.format(top);
     this.none.textContent = count > 0 ? "" : text("no_data");
     this.ago.textContent = text("ago", { minutes: Math.round(length / 60) });
-    this.now.textContent = this.at === null ? text("now") : clock(history.unix_s[shown]);
+    this.now.textContent = this.at === null || shown < 0 ? text("now") : clock(history.unix_s[shown]);
     this.legend.replaceChildren(...this.lines.map((line) => element("span", {},
       element("i", { class: line.second ? "second" : "", "aria-hidden": "true" }), `${text(line.name)} ${value(line, shown)}`)));
     this.summary.textContent = text("as_table");

@@ -8,6 +8,8 @@ const root = document.documentElement;
 const at = (id) => document.getElementById(id);
 const THEMES = ["auto", "light", "dark"];
 const STORED_THEME = "ascendd.theme";
+// Points of the history in a minute.
+const MINUTE = 12;
 const percent = (value) => (value === null || value === undefined ? "–" : `${(value * 100).toPrecision(2) * 1} %`);
 const number = (value) => (value === null || value === undefined ? "–" : `${value >= 100 ? Math.round(value) : value.toPrecision(3) * 1}`);
 
@@ -65,11 +67,12 @@ function showState() {
 }
 
 function showTiles() {
-  const last = (column) => (history === null ? null : history[column].findLast((value) => value !== null) ?? null);
+  // What was measured long ago, or before the end of what served, is no figure of now.
+  const last = (column, points) => (history === null || status.phase !== "serving" ? null : history[column].slice(-points).findLast((value) => value !== null) ?? null);
   const { load } = status;
   const tiles = [
     ["running", number(load.running)], ["waiting", number(load.waiting)], ["kv", percent(load.kv_usage)],
-    ["speed", number(last("generation_tokens_per_s")), "/s"], ["first", seconds(last("first_token_p95_s")), "p95"], ["between", seconds(last("inter_token_p95_s")), "p95"],
+    ["speed", number(last("generation_tokens_per_s", 1)), "/s"], ["first", seconds(last("first_token_p95_s", MINUTE)), "p95"], ["between", seconds(last("inter_token_p95_s", MINUTE)), "p95"],
   ];
   fill(at("tiles"), ...tiles.map(([name, value, unit]) => element("div", {}, element("dt", {}, text(name)),
     element("dd", {}, value, unit && value !== "–" ? element("small", {}, unit) : null))));
@@ -83,6 +86,8 @@ function mood(state) {
 function showTables() {
   const chips = new Map((status.checks?.chips ?? []).map((chip) => [chip.device, chip]));
   const chipHeads = chips.size > 0 ? ["health", "power", "temperature", "memory"] : [];
+  // Health, power, temperature and memory take the room of two cards; one more is wide, so that none is alone in its row.
+  for (const id of ["ranks", "incident"]) at(id).parentNode.classList.toggle("wide", chips.size > 0);
   fill(at("ranks"), table(["rank", "stage", "slice", "device", "state", ...chipHeads].map((head) => text(head)), status.ranks.map((row) => {
     const chip = chips.get(row.device);
     const cells = [`${row.rank}`, `${row.stage}`, `${row.slice}`, row.device, mood(row.state)];
@@ -143,7 +148,7 @@ function words() {
   [at("language").textContent, at("language").lang] = other;
   at("theme").textContent = text(`theme_${root.dataset.theme}`);
   at("theme").setAttribute("aria-label", `${text("theme")}: ${at("theme").textContent}`);
-  for (const chart of charts) chart.draw(history);
+  for (const chart of charts) chart.draw();
   show();
 }
 

@@ -43,6 +43,11 @@ PHONE = (390, 844)
 DESK = (1180, 900)
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
+# The points of the longest curve.
+LONGEST_CURVE = (
+    "Math.max(...[...document.querySelectorAll('.curve')].map((one) => one.getAttribute('d').split('L').length))"
+)
+
 
 @dataclass
 class Daemon:
@@ -186,9 +191,7 @@ def test_the_page_is_live_clean_and_readable(start: Callable[..., Daemon], axe: 
             await page.until("document.querySelectorAll('#instances tbody tr').length === 2")
             points = int(os.environ.get("ASCENDD_SCREENSHOT_POINTS", "4"))
             await page.until(
-                f"document.querySelectorAll('.plot .curve').length >= 7 && "
-                f"Math.max(...[...document.querySelectorAll('.curve')].map((one) => one.getAttribute('d').split('L').length)) >= {points}",
-                300,
+                f"document.querySelectorAll('.plot .curve').length >= 7 && {LONGEST_CURVE} >= {points}", 300
             )
             await page.until("document.querySelector('#tiles dd').textContent !== '0'")
             assert await violations(page, axe) == []
@@ -227,14 +230,22 @@ def test_a_dead_engine_and_a_dead_daemon_are_told(start: Callable[..., Daemon], 
             await page.scheme("light")
             await log_in(page)
             await page.until("document.getElementById('phase').textContent === 'Serving'")
+            done = asyncio.Event()
+            load = asyncio.create_task(serve_clients(daemon.url, until=done))
+            await page.until(f"{LONGEST_CURVE} >= 3", 300)
             daemon.child("engine").kill()
+            done.set()
             await page.until("document.getElementById('phase').textContent === 'Not serving'")
             await page.until("document.getElementById('incident').innerText.includes('ascendd report deepseek --last')")
             assert "restarting in" in await page.run("document.getElementById('why').textContent")
             assert await violations(page, axe) == []
+            # What was measured before the end is in the curves, and no figure of now.
+            tiles = await page.run("[...document.querySelectorAll('#tiles dd')].map((one) => one.innerText)")
+            assert tiles == ["0", "0", "0 %", "–", "–", "–"]
             await picture(page, "status-failed")
             assert page.console == []
             daemon.process.kill()
+            await load  # requests that waited for the engine end with the daemon
             await page.until("document.getElementById('phase').textContent === 'No connection'")
             await page.until("document.getElementById('board').classList.contains('stale')")
             # What the browser itself says of the refused connections is no fault of the page.
@@ -355,7 +366,13 @@ def test_chips_are_shown_as_the_live_checks_saw_them(axe: str) -> None:
                 ]  # fmt: skip
             read_at = await page.run(f"new Date({board.checks['unix_s']} * 1000).toLocaleString('en-GB')")
             assert read_at in await page.run("document.querySelector('#ranks p').innerText")
+            assert await page.run("[...document.querySelectorAll('.plot .none')].every((one) => one.innerText !== '')")
+            await page.size(*DESK)
+            assert await page.run(
+                "document.getElementById('ranks').scrollWidth <= document.getElementById('ranks').clientWidth"
+            )
             assert await violations(page, axe) == []
+            await picture(page, "status-chips")
             assert page.console == []
 
     run(look())

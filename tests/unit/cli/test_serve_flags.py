@@ -143,7 +143,7 @@ REFUSES = [
     (["--num-scheduler-steps", "8"], "one scheduler"),
     (["--no-enable-chunked-prefill"], "always computed in chunks"),
     (["--additional-config", "{}"], "names of their own"),
-    (["--otlp-traces-endpoint", "x"], "/metrics"),
+    (["--otlp-traces-endpoint", "x"], "tracing.endpoint of an instance file"),
     (["--enable-log-requests"], "never logged"),
     (["--log-rotation-interval", "1d"], "--log-rotation-size"),
     (["--log-rotation-when", "midnight"], "--log-rotation-size"),
