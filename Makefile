@@ -27,11 +27,11 @@ PIP := $(PY) -m pip --disable-pip-version-check install -qq
 WORKERS ?= $(shell cores=$$(nproc); echo $$(( cores < 7 ? cores + 1 : 8 )))
 PYTEST := $(PY) -m pytest -n $(WORKERS) --dist loadfile
 
-.PHONY: help venv venv-dev venv-page model standin demo test test-all check fmt bench clean
+.PHONY: help venv venv-dev venv-page model standin demo test test-all test-vllm check fmt bench peers clean
 
 help:
 	@sed -n 's/^#   \(make .*\)/\1/p' Makefile
-	@echo 'also: venv venv-dev venv-page model standin test-all fmt bench clean'
+	@echo 'also: venv venv-dev venv-page model standin test-all test-vllm fmt bench peers clean'
 
 # --- the virtual environment -----------------------------------------------------------------------------------------
 
@@ -113,11 +113,23 @@ test-vllm: venv-dev model $(VLLM_VENV)/.installed
 	@test -d $(DEMO)/smollm2-135m || $(VENV)/bin/ascendd convert $(DEMO)/*.gguf $(DEMO)/smollm2-135m
 	$(PY) tests/bench/backends.py $(VLLM_VENV) $(DEMO)
 
+# llama.cpp in an environment of its own, compiled for this machine's cores (minutes).
+LLAMA_VENV ?= .llama
+$(LLAMA_VENV)/.installed:
+	@"$$(packaging/find_python.sh $(PYTHON))" -m venv $(LLAMA_VENV)
+	@$(LLAMA_VENV)/bin/python -m pip install -qq llama-cpp-python==0.3.36
+	@touch $@
+
+# Our engine beside transformers, vLLM and llama.cpp in one run; the figures are kept with the commit. Not in CI.
+peers: venv-dev model $(VLLM_VENV)/.installed $(LLAMA_VENV)/.installed
+	@test -d $(DEMO)/smollm2-135m || $(VENV)/bin/ascendd convert $(DEMO)/*.gguf $(DEMO)/smollm2-135m
+	$(PY) tests/bench/peers.py $(DEMO)/smollm2-135m $(DEMO)/*.gguf --vllm $(VLLM_VENV) --llama $(LLAMA_VENV) \
+	    --record docs/benchmarks
+
 bench: venv-dev model
 	@test -d $(DEMO)/smollm2-135m || $(VENV)/bin/ascendd convert $(DEMO)/*.gguf $(DEMO)/smollm2-135m
 	$(PY) tests/bench/serving.py $(DEMO)/smollm2-135m
-	$(PY) tests/bench/against_transformers.py $(DEMO)/smollm2-135m $(DEMO)/*.gguf
-	$(PY) tests/bench/peers.py $(DEMO)/smollm2-135m $(DEMO)/*.gguf
+	$(PY) tests/bench/peers.py $(DEMO)/smollm2-135m $(DEMO)/*.gguf --vllm $(VLLM_VENV) --llama $(LLAMA_VENV)
 	$(PY) tests/bench/perplexity.py $(DEMO)/smollm2-135m
 	$(PY) tests/bench/bench_prefix_ttft.py $(DEMO)/smollm2-135m
 	$(PY) tests/bench/bench_fragmentation.py
