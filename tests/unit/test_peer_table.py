@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -13,10 +12,10 @@ BENCH = Path(__file__).parents[1] / "bench"
 
 
 @pytest.fixture
-def table(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+def table(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The table's module, imported as the bench imports it."""
     monkeypatch.syspath_prepend(str(BENCH))
-    yield importlib.import_module("peer_table")
+    return importlib.import_module("peer_table")
 
 
 def _figures(speed: float) -> dict[str, float]:
