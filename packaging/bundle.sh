@@ -66,7 +66,7 @@ mkdir "$work/ascendd" "$work/wheels"
 # What the installer and the checks need before anything is installed: standard library only.
 cp -R checks installer systemd docs "$work/"
 cp -R ascendd/host ascendd/preflight ascendd/{__init__,error_root,errors,request_errors}.py "$work/ascendd/"
-install -m 644 -D -t "$work/docs/examples" packaging/{example,gateway}.yaml packaging/polkit/50-ascendd-gateway.rules
+install -m 644 -D -t "$work/docs/examples" packaging/{example,gateway}.yaml packaging/polkit/*.rules
 cp packaging/install.sh tests/constraints.txt LICENSE README.md "$work/"
 chmod 755 "$work/install.sh"
 find "$work" -name __pycache__ -prune -exec rm -rf {} +

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ascendd.cli.instance_reset import reset_chips
+
 if TYPE_CHECKING:
     from ascendd.config.schema import InstanceConfig
     from ascendd.host.files import HostFiles
@@ -30,6 +32,7 @@ def register(app: typer.Typer) -> None:
     group.command()(edit)
     group.command()(delete)
     group.command()(topology)
+    group.command(name="reset-chips")(reset_chips)
 
 
 def create(  # noqa: PLR0917 - typer reads one parameter per option

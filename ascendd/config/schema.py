@@ -212,6 +212,8 @@ class RecoverySection(Section, frozen=True):
     drain_timeout_s: Seconds = 30.0
     # Leave a chip out whose fault repeats, and go on with a smaller tensor parallel size where the model has one.
     allow_smaller_parallel: bool = False
+    # Reset a chip that reports a fault, or whose fault a reset cures, with its whole ring once nobody has a chip of it.
+    reset_chips: bool = False
     # How long the devices of an engine that ended may be held by somebody before the instance fails.
     release_timeout_s: Timeout = 120.0
     # Whether `ascendd drill` may break this instance to show that it recovers; never where users depend on it.

@@ -34,7 +34,11 @@ RunCommand = Callable[[Sequence[str], float, Mapping[str, str]], CommandOutcome]
 
 
 def run_command(
-    argv: Sequence[str], timeout_s: float, environ: Mapping[str, str], stdin: Optional[str] = None
+    argv: Sequence[str],
+    timeout_s: float,
+    environ: Mapping[str, str],
+    stdin: Optional[str] = None,
+    cwd: Optional[str] = None,
 ) -> CommandOutcome:
     """
     Run `argv` with `environ` plus LC_ALL=C and return its outcome, whatever its status.
@@ -52,6 +56,7 @@ def run_command(
             stderr=subprocess.PIPE,
             env={**environ, "LC_ALL": "C", "LANG": "C"},
             start_new_session=True,
+            cwd=cwd,
         )
     except OSError as error:
         raise ProbeUnavailable(f"{argv[0]} cannot be started: {error.strerror or error}", path=str(argv[0])) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Dict, Mapping, Optional, Sequence
+from typing import Mapping, Optional, Sequence
 
 from ascendd.errors import ProbeUnavailable
 from ascendd.host.command import CommandOutcome, RunCommand, run_command
@@ -33,11 +33,13 @@ def host_runner(files: HostFiles) -> RunCommand:
         path = argv[0] if is_inside else find_tool(argv[0], files, environ)
         if path is None:
             raise ProbeUnavailable(f"{argv[0]} is not on this host", path=argv[0])
-        return run_command([path, *argv[1:]], timeout_s, _inside(files, environ))
+        return run_command([path, *argv[1:]], timeout_s, tool_environ(files, environ))
 
     return run
 
 
-def _inside(files: HostFiles, environ: Mapping[str, str]) -> Dict[str, str]:
-    """Give a fake tool what a shell script needs; it finds its own host by FAKE_HOST."""
+def tool_environ(files: HostFiles, environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Return what a tool is run with: a fake one needs a shell's path, and finds its host by FAKE_HOST."""
+    if not files.root:
+        return environ
     return {**environ, "PATH": ":".join(USUAL_FOLDERS), "FAKE_HOST": files.root}

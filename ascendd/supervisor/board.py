@@ -98,6 +98,10 @@ class StatsBoard:
         """Count one restart of the engine for want of device memory."""
         self._store.inc("ascendd_memory_restarts_total")
 
+    def count_reset(self, outcome: str) -> None:
+        """Count one reset of chips that was asked for: `done`, `held` or `failed`."""
+        self._store.inc("ascendd_chip_resets_total", 1.0, (outcome,))
+
     def count_incident(self, role: str, cause: str) -> None:
         """Count one unasked end of a process."""
         self._store.inc("ascendd_incidents_total", 1.0, (role, cause))

@@ -14,6 +14,7 @@ from ascendd.host.npu_smi import NpuSmi, find_npu_smi
 from ascendd.host.npu_smi_table import NpuChip, NpuSmiReport
 from ascendd.host.process_group import find_members
 from ascendd.host.tool import host_runner
+from ascendd.supervisor.devices import npu_devices
 from ascendd.supervisor.release import DeviceReading
 
 
@@ -30,18 +31,17 @@ class DeviceProbe:
         """Return the probe of an instance; only NPUs have chips that can be asked."""
         if device_kind != "npu":
             return cls(frozenset())
-        parallel = config.parallel
-        world_size = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
-        return cls(frozenset(parallel.devices if parallel.devices is not None else range(world_size)))
+        return cls(frozenset(npu_devices(config, os.environ)))
 
-    def read(self, old_leader: int | None) -> DeviceReading:
-        """Return what is seen now; `old_leader` led the group of the engine that ended."""
+    def read(self, old_leader: int | None, left_out: frozenset[int] = frozenset()) -> DeviceReading:
+        """Return what is seen now but for the chips `left_out`; `old_leader` led the group of the engine that ended."""
         left = () if old_leader is None else find_members(self.files, old_leader)
         holders = {process.pid: f"{process.label}, of the engine that ended" for process in left}
-        if not self.devices:
+        devices = self.devices - left_out
+        if not devices:
             return DeviceReading(tuple(holders.values()))
         for process in find_holders(self.files):
-            chips = sorted(self.devices.intersection(process.chips))
+            chips = sorted(devices.intersection(process.chips))
             if chips:
                 where = ", ".join(f"/dev/davinci{chip}" for chip in chips)
                 holders.setdefault(process.pid, f"{process.label} on {where}")
@@ -50,7 +50,7 @@ class DeviceProbe:
             report = tool.info()
         except ProbeError as error:
             return DeviceReading(tuple(holders.values()), problem=error.message)
-        chips_in_use = [chip for number, chip in enumerate(report.chips) if number in self.devices]
+        chips_in_use = [chip for number, chip in enumerate(report.chips) if number in devices]
         holders = {**self._listed(report, chips_in_use), **holders}
         used = {chip.label: mb for chip in chips_in_use if (mb := _used_mb(chip)) is not None}
         health = {chip.label: chip.health for chip in chips_in_use if chip.health is not None}

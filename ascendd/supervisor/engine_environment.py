@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from ascendd.config.schema import InstanceConfig
+from ascendd.supervisor.devices import npu_devices
 from ascendd.supervisor.npu_environment import npu_environment
-
-_DEVICES = re.compile(r"\d{1,4}(,\d{1,4})*", re.ASCII)
 
 
 def engine_environment(
@@ -19,14 +17,7 @@ def engine_environment(
     num_threads = config.engine.num_threads or max(1, num_cores // world_size)
     env = {"OMP_NUM_THREADS": str(num_threads)}
     if kind == "npu":
-        devices = config.parallel.devices or _visible_devices(environ, world_size) or list(range(world_size))
-        env |= npu_environment(environ, devices=devices, instance=instance)
+        env |= npu_environment(environ, devices=npu_devices(config, environ), instance=instance)
     if kind == "cuda" and config.parallel.devices:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, config.parallel.devices))
     return env
-
-
-def _visible_devices(environ: Mapping[str, str], world_size: int) -> list[int]:
-    """Return the first chips that the unit leaves this instance; none where it says nothing of them."""
-    text = environ.get("ASCEND_RT_VISIBLE_DEVICES", "")
-    return [int(part) for part in text.split(",")][:world_size] if _DEVICES.fullmatch(text) else []

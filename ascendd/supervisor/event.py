@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ascendd.host.chip_reset import ResetOutcome
 from ascendd.ipc.messages import Role
 from ascendd.preflight.check import CheckResult
 from ascendd.supervisor.release import DeviceReading
@@ -42,6 +43,14 @@ class DevicesRead:
 
     num_starts: int
     reading: DeviceReading
+
+
+@dataclass(frozen=True)
+class ChipsReset:
+    """Before start number `num_starts` of the engine its chips were to be reset."""
+
+    num_starts: int
+    outcome: ResetOutcome
 
 
 @dataclass(frozen=True)
@@ -102,6 +111,7 @@ Event = (
     | ChildEnded
     | StartDue
     | DevicesRead
+    | ChipsReset
     | SelfTestOverdue
     | SelfTestFailure
     | KillDue

@@ -9,12 +9,14 @@ and that the other chips suffice for, degraded; without it, or where none is lef
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ascendd.config.schema import InstanceConfig
 from ascendd.ipc.messages import Fault
 from ascendd.supervisor.backend import backend_of
+from ascendd.supervisor.devices import npu_devices
 from ascendd.supervisor.restart import FailureWindow
 
 # One fault may be an accident; a restart of the group is what it gets.
@@ -81,7 +83,7 @@ class Chips:
         parallel = config.parallel
         tp_size, pp_size = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
         # Ascending, as the engine gets them: rank n has the n-th.
-        devices = sorted(parallel.devices if parallel.devices is not None else range(tp_size * pp_size))
+        devices = sorted(npu_devices(config, os.environ))
 
         fits = functools.partial(backend_of(config).fits, config)
         return cls(Placement(tp_size, pp_size, tuple(devices)), config.recovery.window_s, fits)

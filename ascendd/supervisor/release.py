@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ascendd.host.chip_reset import BAD
+
 # Memory of a chip may differ by this much between two readings of an idle chip.
 MARGIN_MB = 512
 # An NPU that was left is not ready for another process at once.
 NPU_WAIT_S = 10.0
-_BAD_HEALTH = ("Alarm", "Critical")
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,16 @@ class DeviceReading:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the next engine may start; else what is waited for. `is_faulty`: a chip reports a fault of its own."""
+    """
+    Whether the next engine may start; else what is waited for.
+
+    `is_faulty`: a chip reports a fault of its own. `is_leaked`: memory is in use that no process has.
+    """
 
     is_free: bool
     text: str = ""
     is_faulty: bool = False
+    is_leaked: bool = False
 
 
 class ReleaseProof:
@@ -61,10 +67,11 @@ class ReleaseProof:
                 return Verdict(
                     False,
                     f"{label} has {used_mb} MB in use, {before_mb} MB before the first start; seen with nobody",
+                    is_leaked=True,
                 )
         if checks_device:
             for label, health in reading.health.items():
-                if health in _BAD_HEALTH:
+                if health in BAD:
                     return Verdict(False, f"{label} reports health {health}", is_faulty=True)
         if since_s < self._min_wait_s:
             return Verdict(False, f"the device is given {self._min_wait_s:g} s to be released")

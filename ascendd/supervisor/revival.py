@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from ascendd.host.chip_reset import ResetOutcome
 from ascendd.host.oom_kills import OomKills
 from ascendd.ipc.messages import Role
 from ascendd.supervisor import event as ev
@@ -14,6 +15,7 @@ from ascendd.supervisor.child import Child, ChildState
 from ascendd.supervisor.child_exit import ChildExit
 from ascendd.supervisor.degradation import Degradation
 from ascendd.supervisor.departure import Departure
+from ascendd.supervisor.failure import FailureClass
 from ascendd.supervisor.phase import RUNNING
 from ascendd.supervisor.process import ChildProcess
 from ascendd.supervisor.readiness import Readiness
@@ -51,6 +53,10 @@ class Revival:
     def on_devices_read(self, num_starts: int, reading: DeviceReading) -> None:
         """Start the engine where its devices are free."""
         self._respawn.on_read(num_starts, reading)
+
+    def on_chips_reset(self, num_starts: int, outcome: ResetOutcome) -> None:
+        """Go on after a reset of the engine's chips."""
+        self._respawn.on_reset(num_starts, outcome)
 
     def _make(self, role: Role) -> None:
         run = self._run
@@ -141,7 +147,8 @@ class Revival:
             run.place(placement)
         child.back_off(time.monotonic())
         if role is Role.ENGINE:
-            self._respawn.ended(pid, checks_device=reaction.checks_device)
+            fault = end.fault if reaction.failure is FailureClass.HARDWARE and reaction.placement is None else None
+            self._respawn.ended(pid, checks_device=reaction.checks_device, fault=fault)
         assert reaction.failure is not None
         run.board.count_restart(role, reaction.failure)
         run.log.info(

@@ -24,6 +24,7 @@ from ascendd.supervisor import event as ev
 from ascendd.supervisor import status
 from ascendd.supervisor.board import StatsBoard
 from ascendd.supervisor.child import Child, ChildState
+from ascendd.supervisor.chip_repair import ChipRepair
 from ascendd.supervisor.control import Control, ControlSocket
 from ascendd.supervisor.cost import Costs
 from ascendd.supervisor.departure import Departure
@@ -38,7 +39,7 @@ from ascendd.supervisor.process_table import ProcessTable
 from ascendd.supervisor.readiness import Readiness
 from ascendd.supervisor.recovery import RecoveryPolicy
 from ascendd.supervisor.release import ReleaseProof
-from ascendd.supervisor.respawn import Devices, Probe
+from ascendd.supervisor.respawn import Devices, Probe, Repair
 from ascendd.supervisor.revival import Revival
 from ascendd.supervisor.runtime import PEERS, Runtime
 from ascendd.supervisor.sockets import address_of
@@ -67,6 +68,7 @@ class Supervisor:
         deadlines: Deadlines | None = None,
         timing: Timing | None = None,
         probe: Probe | None = None,
+        repair: Repair | None = None,
         control: Control | None = None,
         live_checks: RunLive | None = None,
         files: HostFiles | None = None,
@@ -85,6 +87,7 @@ class Supervisor:
             activated=activated,
             metrics_address=listeners["metrics"].getsockname()[:2] if "metrics" in listeners else None,
         )
+        own_probe = DeviceProbe.of(config, device_kind)
         self._readiness = Readiness(self._run)
         self._departure = Departure(self._run)
         self._revival = Revival(
@@ -92,7 +95,11 @@ class Supervisor:
             RecoveryPolicy.of(config, specs, device_kind),
             self._readiness,
             self._departure,
-            Devices(ReleaseProof(device_kind), probe or DeviceProbe.of(config, device_kind)),
+            Devices(
+                ReleaseProof(device_kind),
+                probe or own_probe,
+                repair or ChipRepair.of(config, instance, own_probe.devices, files),
+            ),
         )
         monitor = HealthMonitor(deadlines or deadlines_of(config))
         control = control or Control()
@@ -154,6 +161,8 @@ class Supervisor:
                 self._revival.on_start_due(role, num_starts)
             case ev.DevicesRead(num_starts, reading):
                 self._revival.on_devices_read(num_starts, reading)
+            case ev.ChipsReset(num_starts, outcome):
+                self._revival.on_chips_reset(num_starts, outcome)
             case ev.SelfTestOverdue(episode):
                 self._readiness.on_overdue(episode)
             case ev.SelfTestFailure(number, text):

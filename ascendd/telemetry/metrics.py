@@ -121,6 +121,11 @@ SUPERVISOR_METRICS = (
     counter("ascendd_child_failures_total", "Unasked ends of a child process, by their class.", "role", "failure"),
     counter("ascendd_memory_restarts_total", "Restarts of the engine for want of device memory, KV cache x 0.9 each."),
     counter(
+        "ascendd_chip_resets_total",
+        "Resets of chips (recovery.reset_chips), by outcome: done, held, failed.",
+        "outcome",
+    ),
+    counter(
         "ascendd_incidents_total", "Unasked ends of a process that was acted on, each with a bundle.", "role", "cause"
     ),
     gauge(

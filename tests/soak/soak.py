@@ -41,9 +41,9 @@ def roles(supervisor: int) -> dict[str, int]:
     found = {"supervisor": supervisor}
     for child in psutil.Process(supervisor).children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            words = child.cmdline()
-            role = next((word[1:] for word in words if re.fullmatch("_[a-z]+", word)), child.name())
-            found[role if role not in found else f"{role} {child.pid}"] = child.pid
+            role = next((word[1:] for word in child.cmdline() if re.fullmatch("_[a-z]+", word)), None)
+            if role is not None:  # else a tool that a live check runs for a moment
+                found[role if role not in found else f"{role} {child.pid}"] = child.pid
     return found
 
 

@@ -20,10 +20,13 @@ import msgspec
 
 from ascendd.config.load import load_file
 from ascendd.errors import AscenddError
+from ascendd.host.chip_reset import ChipReset
 from ascendd.host.files import HostFiles
 from ascendd.host.systemd import Notifier, watchdog_interval_s
 from ascendd.ipc.messages import Role
 from ascendd.preflight.live import run_live
+from ascendd.supervisor.chip_repair import ChipRepair
+from ascendd.supervisor.device_probe import DeviceProbe
 from ascendd.supervisor.health import Deadlines
 from ascendd.supervisor.instance import complete, run_instance
 from ascendd.supervisor.phase import Timing
@@ -40,7 +43,7 @@ class FileProbe:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def read(self, old_leader: int | None) -> DeviceReading:
+    def read(self, old_leader: int | None, left_out: frozenset[int]) -> DeviceReading:
         return DeviceReading(**json.loads(self._path.read_text())) if self._path.exists() else DeviceReading()
 
 
@@ -83,6 +86,14 @@ def short(config, specs, options) -> int:
                 parallel=msgspec.structs.replace(config.parallel, devices=[5]),
             )
             live = functools.partial(run_live, npu, "fake", {}, options["fake_host"])
+        host_probe = repair = None
+        if "resettable" in options:
+            machine, devices = HostFiles(options["resettable"]), frozenset(options["devices"])
+            assert machine.fake is not None
+            environ = machine.fake.environ or {}
+            host_probe = DeviceProbe(devices, machine, environ)
+            reset = ChipReset(Path(options["resettable"]) / "logs", machine, environ, back_s=1.0, pause_s=0.1)
+            repair = ChipRepair("fake", devices, reset)
         supervisor = Supervisor(
             config,
             "fake",
@@ -94,7 +105,8 @@ def short(config, specs, options) -> int:
             timing=dataclasses.replace(Timing(), **options.get("timing", {})),
             files=HostFiles(options["host"]) if "host" in options else None,
             live_checks=live,
-            probe=FileProbe(Path(options["reading"])) if "reading" in options else None,
+            probe=FileProbe(Path(options["reading"])) if "reading" in options else host_probe,
+            repair=repair,
         )
         return asyncio.run(supervisor.run()).exit_code
 

@@ -4,7 +4,8 @@ An engine or an API without torch or aiohttp that speaks the control link for re
     fake_role.py PLAN _ROLE --control-fd N [--listen-fd M]
 
 PLAN is JSON: {"engine": [step, step ...], "api": [...]}; start number n of a role follows step n, the last one repeats.
-A step may have: load_s, exit (status after Hello), fault (an error class to die of), crash_after_s, hang_after_s (a step
+A step may have: load_s, exit (status after Hello), fault (an error class to die of), lost_after_s (dies of a lost
+device of rank 0 that a reset cures), crash_after_s, hang_after_s (a step
 that never ends), out_of_memory_after_s, mute_after_s (no more heartbeats), self_test_fault, drain_s, ignore_shutdown,
 worker (it has a process in its group), stuck_at (the fraction of its load beyond which it does not come).
 Gates are files that the test makes: load_gate and drain_gate (not over before the file is there), out_of_memory_gate
@@ -82,6 +83,8 @@ class FakeRole:
             age_s = time.monotonic() - ready_at
             if age_s > step.get("crash_after_s", 1e9):
                 os.kill(os.getpid(), signal.SIGSEGV)
+            if age_s > step.get("lost_after_s", 1e9):
+                raise errors.DeviceLost("device 0 was told to be lost", rank=0, action="device_reset")
             if age_s > step.get("out_of_memory_after_s", 1e9) or _took(step.get("out_of_memory_gate")):
                 raise errors.DeviceOutOfMemory("a step of the group found no memory")
             if age_s <= step.get("mute_after_s", 1e9):
