@@ -80,10 +80,10 @@ def render(path: Path, bundle: dict[str, Any]) -> str:
     lines.append("  versions " + ", ".join(f"{name} {version}" for name, version in bundle["versions"].items()))
     lines += [f"  kernel   {line}" for line in bundle["kernel_faults"]]
     if bundle["memory_curve"]:
-        first, final = bundle["memory_curve"][0], bundle["memory_curve"][-1]
-        for role in sorted(final.keys() - {"unix_s"}):
-            grown = f"{first.get(role, 0) / 2**20:.0f} -> {final[role] / 2**20:.0f} MiB"
-            lines.append(f"  memory   {role} {grown} over {final['unix_s'] - first['unix_s']:.0f} s")
+        for role in sorted(set().union(*bundle["memory_curve"]) - {"unix_s"}):
+            seen = [(point["unix_s"], point[role] / 2**20) for point in bundle["memory_curve"] if role in point]
+            grown = f"{seen[0][1]:.0f} -> {seen[-1][1]:.0f} MiB, at most {max(mib for _, mib in seen):.0f}"
+            lines.append(f"  memory   {role} {grown} over {seen[-1][0] - seen[0][0]:.0f} s")
     for role, stacks in bundle.get("stacks", {}).items():
         lines.append(f"  stacks of {role}:")
         lines += [f"    {line}" for line in stacks]

@@ -171,13 +171,14 @@ class StatsBoard:
             if reading is None:
                 continue
             role = (key[0],)
-            self._store.set("ascendd_process_resident_memory_bytes", float(reading.rss_bytes), role)
-            self._follow(*key, now_s)
+            if reading.rss_bytes:  # else it has ended and is not reaped: what it had is over, and 0 would be a lie
+                self._store.set("ascendd_process_resident_memory_bytes", float(reading.rss_bytes), role)
+                self._follow(*key, now_s)
             # A worker that ended takes its CPU time out of the sum; the total must not go back for it.
             grown_s = max(0.0, reading.cpu_s - self._cpu_s.get(key, 0.0))
             self._store.inc("ascendd_process_cpu_seconds_total", grown_s, role)
         self._cpu_s = {key: reading.cpu_s for key, reading in readings.items() if reading is not None}
-        sizes = {role: reading.rss_bytes for (role, _), reading in readings.items() if reading is not None}
+        sizes = {role: reading.rss_bytes for (role, _), reading in readings.items() if reading and reading.rss_bytes}
         self.memory_curve.append((time.time(), sizes))
 
     def _follow(self, role: str, pid: int, now_s: float) -> None:

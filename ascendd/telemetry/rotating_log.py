@@ -40,8 +40,7 @@ def check_log_file(path: Path, key: str = "log.file") -> None:
             path=str(path),
         )
     try:
-        with path.open("ab"):
-            pass
+        os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE))
     except OSError as error:
         raise PermissionMissing(
             f"{key} {path} cannot be written: {error.strerror}",

@@ -160,3 +160,18 @@ def test_incidents_and_the_room_of_the_logs_are_figures():
     assert found["ascendd_incident_bundles_lost_total", ()] == 1
     assert (found["ascendd_log_bytes", ()], found["ascendd_log_budget_bytes", ()]) == (650, 1000)
     assert found["ascendd_log_files_removed_total", ()] == 3
+
+
+def test_a_process_that_ended_and_is_not_reaped_has_no_size(monkeypatch):
+    """Its last figure stays: 0 would be a lie, on the page as in the curve of an incident."""
+    board = StatsBoard("blue", "qwen2")
+    monkeypatch.setattr(board_module, "usage", lambda _pid: ProcessUsage(7_000_000, 1.0, 1))
+    board.measure(os.getpid(), {Role.ENGINE: 1})
+
+    monkeypatch.setattr(board_module, "usage", lambda _pid: ProcessUsage(0, 3.0, 1))
+    board.measure(os.getpid(), {Role.ENGINE: 1})
+
+    found = values(board)
+    assert found["ascendd_process_resident_memory_bytes", ("engine",)] == 7_000_000
+    assert found["ascendd_process_cpu_seconds_total", ("engine",)] == 3.0
+    assert [sizes.get("engine") for _, sizes in board.memory_curve] == [7_000_000, None]

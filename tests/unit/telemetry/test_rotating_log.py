@@ -187,3 +187,14 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path):
     """The error names the file and what to do about its folder."""
     with pytest.raises(PermissionMissing, match="cannot be written: Is a directory"):
         RotatingLog(tmp_path, max_bytes=10, backups=1)
+
+
+def test_the_log_is_never_for_everybody_to_read(tmp_path):
+    """Made by the look at it before the start, too: whatever the umask, nobody but owner and group reads it."""
+    before = os.umask(0)
+    try:
+        check_log_file(tmp_path / "a.log")
+    finally:
+        os.umask(before)
+
+    assert (tmp_path / "a.log").stat().st_mode & 0o777 == 0o640
