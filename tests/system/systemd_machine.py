@@ -62,10 +62,12 @@ class Answer:
         return None
 
 
-def post(max_tokens: int = 1, *, stream: bool = False, on_data: Any = None, key: str = "") -> Answer:
+def post(
+    max_tokens: int = 1, *, stream: bool = False, on_data: Any = None, key: str = "", prompt: str = "hello"
+) -> Answer:
     """Ask for a completion over a plain socket, so that a stream is seen as it comes."""
     body = json.dumps(
-        {"model": "qwen2", "prompt": "hello", "max_tokens": max_tokens, "ignore_eos": True, "stream": stream}
+        {"model": "qwen2", "prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, "stream": stream}
     )
     bearer = f"Authorization: Bearer {key}\r\n" if key else ""
     request = (
