@@ -27,7 +27,7 @@ PIP := $(PY) -m pip --disable-pip-version-check install -qq
 WORKERS ?= $(shell cores=$$(nproc); echo $$(( cores < 7 ? cores + 1 : 8 )))
 PYTEST := $(PY) -m pytest -n $(WORKERS) --dist loadfile
 
-.PHONY: help venv venv-dev venv-page model standin demo test test-all test-vllm check fmt bench peers clean
+.PHONY: help venv venv-dev venv-page model standin demo test test-all test-vllm test-ray check fmt bench peers clean
 
 help:
 	@sed -n 's/^#   \(make .*\)/\1/p' Makefile
@@ -125,6 +125,16 @@ peers: venv-dev model $(VLLM_VENV)/.installed $(LLAMA_VENV)/.installed
 	@test -d $(DEMO)/smollm2-135m || $(VENV)/bin/ascendd convert $(DEMO)/*.gguf $(DEMO)/smollm2-135m
 	$(PY) tests/bench/peers.py $(DEMO)/smollm2-135m $(DEMO)/*.gguf --vllm $(VLLM_VENV) --llama $(LLAMA_VENV) \
 	    --record docs/benchmarks
+
+# The life of a cluster of two hosts with a real Ray (300 MB) in place of its stand-in; needs root and systemd-nspawn.
+RAY_VENV ?= .ray
+$(RAY_VENV)/.installed:
+	@"$$(packaging/find_python.sh $(PYTHON))" -m venv $(RAY_VENV)
+	@$(RAY_VENV)/bin/python -m pip install -qq ray==2.60.0
+	@touch $@
+
+test-ray: venv-dev $(RAY_VENV)/.installed
+	ASCENDD_RAY_VENV=$(abspath $(RAY_VENV)) $(PY) -m pytest -rP tests/system/vllm/test_ray_unit.py
 
 bench: venv-dev model
 	@test -d $(DEMO)/smollm2-135m || $(VENV)/bin/ascendd convert $(DEMO)/*.gguf $(DEMO)/smollm2-135m

@@ -17,6 +17,7 @@ _CONFIG = Annotated[
     Optional[Path],
     typer.Option("--config", "-c", help="Its file; default /etc/ascendd/instances/NAME.yaml."),
 ]
+_WAIT = Annotated[float, typer.Option(min=0, help="Seconds to wait for the head; 0: do not wait.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -25,18 +26,28 @@ def register(app: typer.Typer) -> None:
     app.add_typer(cluster, name="cluster")
 
     @cluster.command()
-    def join(instance: _INSTANCE, config: _CONFIG = None) -> None:
-        """Run this host's node of Ray in the foreground; systemctl start ascendd-ray@NAME does the same."""
+    def node(instance: _INSTANCE, config: _CONFIG = None) -> None:
+        """Be this host's node of Ray, in the foreground: what ascendd-ray@NAME.service runs."""
         argv, env = node_command(read(instance, config))
         os.execve(argv[0], argv, env)  # noqa: S606 - systemd watches this very process
 
     @cluster.command()
-    def leave(instance: _INSTANCE) -> None:
-        """Stop this host's node: systemctl stop ascendd-ray@NAME."""
-        import subprocess
+    def join(instance: _INSTANCE, config: _CONFIG = None, wait: _WAIT = 120.0) -> None:
+        """Start ascendd-ray@NAME, now and at boot, on the one interface only, and wait until this host has joined."""
+        from ascendd.cli.cluster_unit import join_host
 
-        status = subprocess.run(["systemctl", "stop", f"ascendd-ray@{instance}.service"], check=False).returncode
-        raise typer.Exit(status)
+        join_host(instance, read(instance, config), wait)
+
+    @cluster.command()
+    def leave(instance: _INSTANCE, config: _CONFIG = None, wait: _WAIT = 120.0) -> None:
+        """
+        Stop ascendd-ray@NAME, now and at boot, and wait until the head knows that this host is gone.
+
+        What the instance serves over this host ends; `ascendd drain` on the head lets it finish first.
+        """
+        from ascendd.cli.cluster_unit import leave_host
+
+        leave_host(instance, read(instance, config), wait)
 
     @cluster.command()
     def status(
@@ -52,13 +63,14 @@ def read(instance: str, path: Path | None) -> InstanceConfig:
     """Return the instance's configuration. Raises ConfigError where it has no cluster."""
     from ascendd.config.load import load_file
     from ascendd.errors import ConfigInvalid
+    from ascendd.vllm.ray_node import with_token
 
     place = path or Path(f"/etc/ascendd/instances/{instance}.yaml")
     config = load_file(place)
     if config.cluster is None:
-        remedy = "Add cluster: with head, address, interface, nodes and token_file, the same on every host."
+        remedy = "Add cluster: with head, address, interface and nodes, on every host."
         raise ConfigInvalid(f"{place} has no cluster: this instance serves on one host", remedy=remedy)
-    return config
+    return with_token(config, instance, os.environ)
 
 
 def node_command(config: InstanceConfig) -> tuple[list[str], dict[str, str]]:
@@ -78,12 +90,26 @@ def node_command(config: InstanceConfig) -> tuple[list[str], dict[str, str]]:
     if versions and tuple(map(int, versions[0].split(".")[:2])) < _FIRST_WITH_TOKEN:
         remedy = "Install Ray 2.52 or newer: an older one ignores the token and lets everybody in."
         raise ConfigInvalid(f"the Ray of engine.vllm.venv is {versions[0]}", remedy=remedy)
-    assert config.cluster is not None
-    token = Path(config.cluster.token_file)
-    if not os.access(token, os.R_OK) or not token.stat().st_size:
-        remedy = f"Make one (openssl rand -hex 32 > {token}; chmod 0640; chgrp ascendd) and copy it to every host."
-        raise ConfigInvalid(f"cluster.token_file {token} cannot be read or is empty", remedy=remedy)
+    require_token(config)
     return argv, env
+
+
+def require_token(config: InstanceConfig) -> None:
+    """Raise ConfigInvalid where the token's file has none: Ray would make a cluster that everybody may join."""
+    from ascendd.errors import ConfigInvalid
+    from ascendd.vllm.ray_node import NO_TOKEN
+
+    assert config.cluster is not None
+    assert config.cluster.token_file is not None  # of read
+    token = Path(config.cluster.token_file)
+    try:
+        text = token.read_bytes().strip()
+    except OSError:
+        text = b""
+    if text in (b"", NO_TOKEN):
+        place = token if not os.environ.get("CREDENTIALS_DIRECTORY") else "/etc/ascendd/keys/INSTANCE.ray"
+        remedy = f"Make one (umask 077; openssl rand -hex 32 > {place}) and copy it to every host."
+        raise ConfigInvalid(f"the cluster's token {token} cannot be read or is empty", remedy=remedy)
 
 
 def show(config: InstanceConfig, *, as_json: bool) -> int:

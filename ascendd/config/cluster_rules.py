@@ -35,5 +35,5 @@ def cluster_problems(config: InstanceConfig) -> Iterator[tuple[str, object, str,
             yield f"$.cluster.{key}", text, "is not the IP address of one host", hint
     if not _INTERFACE.fullmatch(cluster.interface):
         yield "$.cluster.interface", cluster.interface, "is no name of an interface", "`ip -br address` lists them"
-    if not cluster.token_file.startswith("/"):
+    if cluster.token_file is not None and not cluster.token_file.startswith("/"):
         yield "$.cluster.token_file", cluster.token_file, "is not an absolute path", "write the token's file"

@@ -292,8 +292,8 @@ class ClusterSection(Section, frozen=True):
     interface: str
     # Hosts that must have joined before vLLM is started; each is a stage of the pipeline.
     nodes: Annotated[int, Meta(ge=2, le=64)]
-    # The cluster's token, the same on every host; mode 0640, owner root, group of the service.
-    token_file: str
+    # The cluster's token, the same on every host. Default: /etc/ascendd/keys/NAME.ray, which systemd reads as root.
+    token_file: str | None = None
     # Of the head's Ray, the same on every host.
     port: Annotated[int, Meta(ge=1, le=65535)] = 6379
 

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from ascendd.config.schema import InstanceConfig
-from ascendd.errors import EngineDead, PeerClosed
+from ascendd.errors import EngineDead, EngineFault, PeerClosed
 from ascendd.ipc import messages as msg
 from ascendd.ipc.channel import AsyncChannel, BlockingChannel
 from ascendd.ipc.child import ChildArguments, die_with_parent, receive_config, run_role
@@ -31,9 +31,11 @@ from ascendd.vllm.address import Address, new_address
 from ascendd.vllm.command import build
 from ascendd.vllm.figures import Figures, read_figures
 from ascendd.vllm.host_wait import HostWait
+from ascendd.vllm.host_watch import HostWatch
 from ascendd.vllm.log_faults import find_fault, last_error
 from ascendd.vllm.log_progress import LoadProgress
 from ascendd.vllm.probe import TokenProbe
+from ascendd.vllm.ray_node import with_token
 from ascendd.vllm.server import VllmServer
 from ascendd.vllm.token_watch import TokenWatch
 from ascendd.vllm.upstream import Upstream
@@ -43,6 +45,8 @@ _HEALTH_EVERY_S = 0.5
 _ASK_TIMEOUT_S = 10.0
 # Below the grace that the supervisor gives a child (phase.Timing.stop_grace_s).
 _STOP_S = 7.0
+# Ray takes a host for lost after 5 health checks without an answer, 3 s apart; a vLLM that ended knows no host's name.
+_NAME_HOST_S = 20.0
 # An idle vLLM is asked for a token this often, so that one that hangs is found before a client finds it.
 _IDLE_PROBE_S = 30.0
 
@@ -59,6 +63,7 @@ def _body(_arguments: ChildArguments, channel: BlockingChannel[ControlMessage]) 
     # Not at once, as other children: first the group goes. The end of the control link says the same.
     die_with_parent(signal.SIGTERM)
     instance = os.environ.get(log.INSTANCE_VARIABLE) or name
+    config = with_token(config, instance, os.environ)
     assert config.engine.vllm is not None
     address = new_address(config.engine.vllm.listen, instance, os.environ)
     try:
@@ -105,15 +110,22 @@ class Keeper:
         self._log.info("engine.vllm_started", pid=self._server.pid, episode=self._run)
         dying = self._spawn(self._server.wait(), "vllm")
         watching = self._spawn(self._watch_load_then_beat(), "watch")
-        done, _ = await asyncio.wait({dying, orders, watching}, return_when=asyncio.FIRST_COMPLETED)
+        # Of one host, nothing to watch: it stands still.
+        losing = self._spawn(HostWatch(self._config).until_lost(), "host-watch") if self._config.cluster else watching
+        done, _ = await asyncio.wait({dying, orders, watching, losing}, return_when=asyncio.FIRST_COMPLETED)
         # An order to leave that comes with the end of vLLM is that end's reason.
         if orders in done:
             is_alone = orders.exception() is not None
             await self._stop(dying, 0.0 if is_alone else _STOP_S)
             return 0
         if dying in done:
-            self._raise_end(dying.result())
-        error = watching.exception()
+            self._server.kill_rest()
+            if losing is not watching and isinstance(find_fault(self._server.tail), EngineFault | None):
+                # Ray and vLLM see a lost host at about the same time; only Ray can name it.
+                await asyncio.wait({losing}, timeout=_NAME_HOST_S)
+            if losing is watching or not losing.done():
+                self._raise_end(dying.result())
+        error = (losing if losing.done() else watching).exception()
         await self._stop(dying, 0.0)
         raise error or EngineDead("the watch over vLLM ended")
 

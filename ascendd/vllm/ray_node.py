@@ -15,17 +15,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from ascendd.config.schema import ClusterSection, InstanceConfig
 from ascendd.errors import EngineFault
+from ascendd.host.systemd import credential
 
-# Prints each node as [address, alive]; anything else on standard output is a library's.
+# Of both units (LoadCredential=), and the text that stands for none.
+CREDENTIAL = "ray_token"
+NO_TOKEN = b"no-token"
+# Prints each node as [address, alive], once or every so many seconds; what else is on standard output is a library's.
 _ASK = """
-import json, sys
+import json, sys, time
 from ray._raylet import GcsClient
 from ray.core.generated import gcs_pb2
-nodes = GcsClient(address=sys.argv[1]).get_all_node_info(timeout=10)
+client = GcsClient(address=sys.argv[1])
 alive = gcs_pb2.GcsNodeInfo.ALIVE
-print("NODES " + json.dumps([[n.node_manager_address, n.state == alive] for n in nodes.values()]))
+every_s = float(sys.argv[2])
+while True:
+    nodes = client.get_all_node_info(timeout=10)
+    print("NODES " + json.dumps([[n.node_manager_address, n.state == alive] for n in nodes.values()]), flush=True)
+    if not every_s:
+        break
+    time.sleep(every_s)
 """
 _ASK_TIMEOUT_S = 30.0
 
@@ -43,8 +55,18 @@ def is_head(cluster: ClusterSection) -> bool:
     return cluster.address == cluster.head
 
 
+def with_token(config: InstanceConfig, instance: str, environ: Mapping[str, str]) -> InstanceConfig:
+    """Return `config` with the token's file: as it names it, else the unit's credential, else where that comes from."""
+    cluster = config.cluster
+    if cluster is None or cluster.token_file is not None:
+        return config
+    token = credential(CREDENTIAL, environ) or Path(f"/etc/ascendd/keys/{instance}.ray")
+    return msgspec.structs.replace(config, cluster=msgspec.structs.replace(cluster, token_file=str(token)))
+
+
 def ray_environment(cluster: ClusterSection) -> dict[str, str]:
     """Return what Ray and vLLM need to find each other on the one interface; the token's file only, never the token."""
+    assert cluster.token_file is not None  # of with_token
     return {
         "RAY_ADDRESS": f"{cluster.head}:{cluster.port}",
         "RAY_AUTH_MODE": "token",
@@ -67,9 +89,6 @@ def start_command(config: InstanceConfig, kind: str, environ: Mapping[str, str])
     argv += ["--node-ip-address", cluster.address]
     if is_head(cluster):
         argv += ["--head", "--port", str(cluster.port), "--include-dashboard", "false"]
-        if state := environ.get("STATE_DIRECTORY", "").split(":")[0]:
-            # Of both units: in /tmp each has a folder of its own, and vLLM would not find Ray's sockets.
-            argv += ["--temp-dir", f"{state}/ray"]
     else:
         argv += ["--address", f"{cluster.head}:{cluster.port}"]
     # Ray counts GPUs by itself and knows no NPU without being told.
@@ -79,6 +98,9 @@ def start_command(config: InstanceConfig, kind: str, environ: Mapping[str, str])
     elif kind == "cuda":
         argv += ["--num-gpus", str(num_devices)]
     env = dict(environ) | ray_environment(cluster)
+    if state := environ.get("STATE_DIRECTORY", "").split(":")[0]:
+        # For ray/ of both units: in /tmp each has a folder of its own, and vLLM would not find Ray's sockets.
+        env["RAY_TMPDIR"] = state
     del env["RAY_ADDRESS"]  # `ray start` refuses to make a cluster while it names one
     if devices := config.parallel.devices:
         variable = {"npu": "ASCEND_RT_VISIBLE_DEVICES", "cuda": "CUDA_VISIBLE_DEVICES"}.get(kind)
@@ -87,21 +109,27 @@ def start_command(config: InstanceConfig, kind: str, environ: Mapping[str, str])
     return argv, env
 
 
-async def ask_nodes(config: InstanceConfig, environ: Mapping[str, str]) -> Nodes:
-    """Ask the head which nodes it sees. Raises EngineFault where it does not answer."""
+def ask_command(
+    config: InstanceConfig, environ: Mapping[str, str], every_s: float = 0.0
+) -> tuple[list[str], dict[str, str]]:
+    """Return argv and environment of what asks the head for its nodes: once, or every `every_s` seconds without end."""
     cluster, section = config.cluster, config.engine.vllm
     assert cluster is not None
     assert section is not None
-    address = f"{cluster.head}:{cluster.port}"
+    argv = [str(Path(section.venv) / "bin" / "python"), "-c", _ASK, f"{cluster.head}:{cluster.port}", f"{every_s:g}"]
+    return argv, dict(environ) | ray_environment(cluster)
+
+
+async def ask_nodes(config: InstanceConfig, environ: Mapping[str, str]) -> Nodes:
+    """Ask the head which nodes it sees. Raises EngineFault where it does not answer."""
+    argv, env = ask_command(config, environ)
+    address = argv[-2]
     process = await asyncio.create_subprocess_exec(
-        str(Path(section.venv) / "bin" / "python"),
-        "-c",
-        _ASK,
-        address,
+        *argv,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env=dict(environ) | ray_environment(cluster),
+        env=env,
     )
     try:
         out, err = await asyncio.wait_for(process.communicate(), _ASK_TIMEOUT_S)
@@ -123,8 +151,17 @@ def read_nodes(address: str, out: str, err: str) -> Nodes:
             f"Ray's head at {address} cannot be asked: {reason.strip()[:300]}",
             remedy="Look at `systemctl status ascendd-ray@INSTANCE` on the head.",
         )
-    alive = dict.fromkeys(node for node, is_alive in json.loads(line[6:]) if is_alive)
-    lost = dict.fromkeys(node for node, is_alive in json.loads(line[6:]) if not is_alive and node not in alive)
+    return read_line(line)
+
+
+def read_line(line: str) -> Nodes:
+    """Return the nodes of one line `NODES [...]`. Raises ValueError for anything else."""
+    said, _, text = line.partition(" ")
+    if said != "NODES":
+        raise ValueError(f"no nodes in {line[:80]!r}")
+    found = json.loads(text)
+    alive = dict.fromkeys(node for node, is_alive in found if is_alive)
+    lost = dict.fromkeys(node for node, is_alive in found if not is_alive and node not in alive)
     return Nodes(tuple(alive), tuple(lost))
 
 

@@ -19,18 +19,19 @@ LAB = ROOT / "tests/systemd-lab"
 NOT_BOOTED = 125
 
 
-def boot(out: Path, driver: Sequence[str | Path], shown: Sequence[Path]) -> dict[str, Any]:
+def boot(out: Path, driver: Sequence[str | Path], shown: Sequence[Path], *flags: str) -> dict[str, Any]:
     """
     Run `driver FACTS` in a booted machine and return what it wrote to FACTS, a file below `out`.
 
     Skips where no machine can be booted; no line of allowed_skips.txt names that, so in CI it fails the run.
     The machine has a /tmp of its own: `out` is bound into it, and of the folders `shown` those that lie below /tmp.
+    `flags` are further ones of the lab.
     """
     if os.getuid() != 0 or shutil.which("systemd-nspawn") is None:
         pytest.skip("booting a machine needs root and systemd-nspawn (Debian: systemd-container)")
     hidden = [folder for folder in shown if folder.is_relative_to("/tmp")]
     binds = [part for folder in (out, *hidden) for part in ("--bind", folder)]
-    command = [LAB, *binds, "--", *driver, out / "facts.json"]
+    command = [LAB, *flags, *binds, "--", *driver, out / "facts.json"]
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
     if done.returncode == NOT_BOOTED:
         pytest.skip(f"no machine could be booted here: {done.stderr[-500:]}")

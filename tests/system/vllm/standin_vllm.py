@@ -6,8 +6,9 @@ A stand-in for `vllm serve`: its log lines, its metrics, its API and its ways to
 MODEL/standin.json may hold {"starts": [step, ...]}; start number n follows step n, the last one repeats. A step may have
 fail (lines to log before leaving) with status, load_s, stuck (it stays at 40% of its weights), ignore_term, token_s,
 mute (a prompt with that word gets no token; MODEL/muted tells that one came).
-A prompt with one of these words has an effect: CRASH (SIGSEGV), FATAL (the engine core dies, vLLM leaves with 1), HANG
-(no token any more, of anybody), DEAF (the server itself stops), KILLED (SIGKILL, as the kernel does).
+A prompt with one of these words has an effect: CRASH (SIGSEGV), FATAL (the engine core dies, vLLM leaves with 1),
+ACTOR (a worker of Ray dies, vLLM leaves with 1), HANG (no token any more, of anybody), DEAF (the server itself stops),
+KILLED (SIGKILL, as the kernel does).
 """
 
 from __future__ import annotations
@@ -69,6 +70,9 @@ class StandIn:
         if "FATAL" in text:
             say("EngineCore encountered a fatal error.", "ERROR", "EngineCore_DP0")
             say("torch.OutOfMemoryError: NPU out of memory. Tried to allocate 2.00 GiB", "ERROR", "EngineCore_DP0")
+            os._exit(1)
+        if "ACTOR" in text:
+            say("ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.", "ERROR")
             os._exit(1)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:

@@ -199,3 +199,43 @@ def test_vllm_is_started_once_every_host_has_joined(kept, tmp_path):
     start = daemon.starts()[-1]
     assert start["argv"][start["argv"].index("--pipeline-parallel-size") + 1] == "2"
     assert start["env"]["RAY_ADDRESS"] == "10.0.0.1:6379"
+
+
+@pytest.mark.slow
+def test_a_lost_host_takes_readiness_away_and_is_waited_for(kept, tmp_path):
+    """It is named in the log, /readyz and STATUS, nothing of vLLM stays, and it serves again once the host is back."""
+    cluster = "{head: 10.0.0.1, address: 10.0.0.1, interface: eth1, nodes: 2, token_file: /t}"
+    both = 'NODES [["10.0.0.1", true], ["10.0.0.2", true]]\n'
+    (tmp_path / "nodes").write_text(both)
+    daemon = kept(extra=f"cluster: {cluster}")
+    daemon.wait_ready()
+    assert daemon.get("/readyz")[0] == 200
+    first = daemon.starts()[-1]["pid"]
+
+    daemon.nodes.write_text('NODES [["10.0.0.1", true], ["10.0.0.2", false]]\n')
+
+    eventually(lambda: daemon.get("/readyz")[0] == 503, detail=lambda: daemon.log)
+    told = "waits for hosts: 1 of 2 joined (10.0.0.1); away: 10.0.0.2"
+    eventually(lambda: told in daemon.get("/readyz")[1].decode(), detail=lambda: daemon.log)
+    eventually(lambda: any(told in state for state in daemon.states), detail=lambda: daemon.log)
+    assert "host 10.0.0.2 left the cluster: 1 of 2 are there" in daemon.log
+    assert "ASD-E04" in daemon.log
+    assert gone(first)
+    assert len(daemon.starts()) == 1
+    daemon.nodes.write_text(both)
+    eventually(lambda: daemon.get("/readyz")[0] == 200, detail=lambda: daemon.log)
+    assert daemon.post({"prompt": "again", "max_tokens": 2})[0] == 200
+
+
+@pytest.mark.slow
+def test_a_vllm_that_ends_over_a_lost_host_names_it(kept, tmp_path):
+    """Its own words know an actor only; what the instance says has the address."""
+    cluster = "{head: 10.0.0.1, address: 10.0.0.1, interface: eth1, nodes: 2, token_file: /t}"
+    (tmp_path / "nodes").write_text('NODES [["10.0.0.1", true], ["10.0.0.2", true]]\n')
+    daemon = kept(extra=f"cluster: {cluster}")
+    daemon.wait_ready()
+    daemon.nodes.write_text('NODES [["10.0.0.1", true], ["10.0.0.2", false]]\n')
+
+    daemon.post({"prompt": "ACTOR", "max_tokens": 1})
+
+    eventually(lambda: "host 10.0.0.2 left the cluster" in daemon.log, detail=lambda: daemon.log)

@@ -7,13 +7,15 @@ import json
 
 import pytest
 
+from ascendd.cli.cluster import require_token
 from ascendd.config.load import load_text
 from ascendd.config.schema import InstanceConfig
-from ascendd.errors import ConfigInvalid, EngineFault
+from ascendd.errors import ConfigInvalid, EngineFault, WorkerLost
 from ascendd.vllm.address import Address
 from ascendd.vllm.command import build
 from ascendd.vllm.host_wait import HostWait
-from ascendd.vllm.ray_node import Nodes, missing_text, read_nodes, start_command
+from ascendd.vllm.host_watch import HostWatch
+from ascendd.vllm.ray_node import Nodes, missing_text, read_line, read_nodes, start_command, with_token
 
 
 def config(cluster: str = "", engine: str = "", parallel: str = "") -> InstanceConfig:
@@ -27,13 +29,13 @@ def config(cluster: str = "", engine: str = "", parallel: str = "") -> InstanceC
 
 def test_the_head_makes_the_cluster_and_a_worker_joins_it():
     """The head owns the port, a worker names it; both stay in the foreground, on their own address."""
-    head, _ = start_command(config(), "cpu", {"STATE_DIRECTORY": "/s"})
+    head, env = start_command(config(), "cpu", {"STATE_DIRECTORY": "/s"})
     worker, _ = start_command(config("address: 10.0.0.2"), "cpu", {})
 
     assert head[:3] == ["/v/bin/ray", "start", "--block"]
     assert head[head.index("--node-ip-address") + 1] == "10.0.0.1"
     assert head[head.index("--port") + 1] == "6379"
-    assert head[head.index("--temp-dir") + 1] == "/s/ray"
+    assert env["RAY_TMPDIR"] == "/s"
     assert "--head" not in worker
     assert worker[worker.index("--address") + 1] == "10.0.0.1:6379"
     assert worker[worker.index("--node-ip-address") + 1] == "10.0.0.2"
@@ -55,6 +57,30 @@ def test_the_token_is_a_file_and_ray_asks_for_it():
     assert "RAY_AUTH_TOKEN" not in env
     assert "/t" not in argv
     assert "RAY_ADDRESS" not in env
+
+
+def test_the_unit_gives_the_token_where_the_file_names_none(tmp_path):
+    """A credential of the unit, else the file that it is made of; a file that is named comes first."""
+    (tmp_path / "ray_token").write_text("x")
+    unnamed = config("token_file: null")
+
+    assert with_token(unnamed, "qwen2", {"CREDENTIALS_DIRECTORY": str(tmp_path)}).cluster.token_file == str(
+        tmp_path / "ray_token"
+    )
+    assert with_token(unnamed, "qwen2", {}).cluster.token_file == "/etc/ascendd/keys/qwen2.ray"
+    assert with_token(config(), "qwen2", {"CREDENTIALS_DIRECTORY": str(tmp_path)}).cluster.token_file == "/t"
+
+
+@pytest.mark.parametrize("text", [None, "", " \n", "no-token"])
+def test_a_node_without_a_token_is_not_started(tmp_path, text):
+    """No file, an empty one and the unit's text for none are refused with what to make."""
+    path = tmp_path / "token"
+    if text is not None:
+        path.write_text(text)
+
+    with pytest.raises(ConfigInvalid, match="cannot be read or is empty") as caught:
+        require_token(config(f"token_file: {path}"))
+    assert "openssl rand -hex 32" in caught.value.remedy
 
 
 def test_vllm_is_cut_in_layers_in_a_host_and_in_stages_over_hosts():
@@ -129,3 +155,22 @@ def test_vllm_waits_until_every_host_is_there():
     assert told[0].startswith("waits for Ray: no answer")
     assert told[-1].startswith("waits for hosts: 1 of 2 joined (10.0.0.1); away: 10.0.0.2")
     assert missing_text(config().cluster, Nodes(("a", "b"), ())) == ""
+
+
+def test_a_host_that_leaves_is_named():
+    """Whoever was there and is not any more, also where Ray says nothing of it; a host too many changes nothing."""
+
+    async def looks():
+        yield Nodes(("10.0.0.1", "10.0.0.2", "10.0.0.3"), ())
+        yield Nodes(("10.0.0.1", "10.0.0.2"), ())
+        yield Nodes(("10.0.0.1",), ())
+
+    with pytest.raises(WorkerLost, match=r"host 10\.0\.0\.2, 10\.0\.0\.3 left the cluster: 1 of 2 are there"):
+        asyncio.run(HostWatch(config(), looks).until_lost())
+
+
+@pytest.mark.parametrize("line", ["", "NODES", "NODES {", "WARNING: NODES [1]", 'nodes [["a", true]]'])
+def test_what_a_library_prints_is_no_answer(line):
+    """Only a whole line of nodes is one."""
+    with pytest.raises(ValueError):  # noqa: PT011 - json's own error, or ours
+        read_line(line)
