@@ -11,6 +11,11 @@ from .acl_sample import AclSample
 from .cann_layout import CannLayout
 from .cann_version import CannVersion
 from .clock import Clock
+from .cluster_agreement import ClusterAgreement
+from .cluster_chips import ClusterChips
+from .cluster_names import ClusterNames
+from .cluster_network import ClusterNetwork
+from .cluster_ports import ClusterPorts
 from .cpu_governor import CpuGovernor
 from .device_holders import DeviceHolders
 from .driver_cann import DriverCann
@@ -83,6 +88,11 @@ CHECKS: Tuple[Type[Check], ...] = (
     HcclLink,
     HcclTls,
     HcclPorts,
+    ClusterNetwork,
+    ClusterNames,
+    ClusterPorts,
+    ClusterChips,
+    ClusterAgreement,
     NpuTopology,
     NumaAffinity,
     NpuKernels,

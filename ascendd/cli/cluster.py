@@ -28,7 +28,8 @@ def register(app: typer.Typer) -> None:
     @cluster.command()
     def node(instance: _INSTANCE, config: _CONFIG = None) -> None:
         """Be this host's node of Ray, in the foreground: what ascendd-ray@NAME.service runs."""
-        argv, env = node_command(read(instance, config))
+        told = read(instance, config)
+        argv, env = node_command(told, facts_of(told))
         os.execve(argv[0], argv, env)  # noqa: S606 - systemd watches this very process
 
     @cluster.command()
@@ -73,13 +74,23 @@ def read(instance: str, path: Path | None) -> InstanceConfig:
     return with_token(config, instance, os.environ)
 
 
-def node_command(config: InstanceConfig) -> tuple[list[str], dict[str, str]]:
+def facts_of(config: InstanceConfig) -> dict[str, str]:
+    """Return what this host tells the others of itself."""
+    from ascendd.host.cluster_facts import gather_facts
+    from ascendd.host.command import run_command
+    from ascendd.host.files import HostFiles
+
+    assert config.engine.vllm is not None  # held by config.validate
+    return gather_facts(HostFiles(), run_command, os.environ, config.engine.vllm.venv, config.model.path)
+
+
+def node_command(config: InstanceConfig, facts: dict[str, str] | None = None) -> tuple[list[str], dict[str, str]]:
     """Return what is executed to join. Raises ConfigInvalid where Ray or the token is not there."""
     from ascendd.errors import ConfigInvalid
     from ascendd.vllm.ray_node import start_command
 
     kind = config.engine.device
-    argv, env = start_command(config, kind, os.environ)
+    argv, env = start_command(config, kind, os.environ, facts)
     if not os.access(argv[0], os.X_OK):
         remedy = "Install Ray 2.52 or newer into engine.vllm.venv, the same version on every host."
         raise ConfigInvalid(f"engine.vllm.venv has no Ray: {argv[0]} is not there", remedy=remedy)

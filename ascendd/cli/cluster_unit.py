@@ -12,8 +12,9 @@ from ascendd.cli.cluster import node_command
 from ascendd.config.schema import ClusterSection, InstanceConfig
 from ascendd.errors import EngineFault, HostError, PermissionMissing
 from ascendd.host.command import run_command
+from ascendd.host.ray_nodes import Nodes
 from ascendd.host.ray_unit import find_network, ray_drop_in_path, ray_drop_in_text, ray_unit
-from ascendd.vllm.ray_node import Nodes, ask_nodes, is_head, missing_text
+from ascendd.vllm.ray_node import ask_nodes, is_head, missing_text
 
 _LOOK_EVERY_S = 2.0
 # The unit's TimeoutStopSec is 30.

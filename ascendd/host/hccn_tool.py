@@ -56,6 +56,10 @@ class HccnTool:
         """Return one of NET_HEALTH_WORDS."""
         return parse_net_health(self._ask(phy_id, "-net_health"))
 
+    def address(self, phy_id: int) -> Optional[Tuple[str, str]]:
+        """Return address and netmask of a chip, None where it has none."""
+        return parse_address(self._ask(phy_id, "-ip"))
+
     def tls_is_on(self, phy_id: int) -> bool:
         """Tell whether the chip talks TLS to chips of other servers; they must all agree."""
         return parse_tls(self._ask(phy_id, "-tls"))

@@ -17,7 +17,7 @@ PLACE = "{}"
 _COMMAND = re.compile(
     r"(?:npu-smi (?:info -|info$|set)|hccn_tool -i|ps -o|python3 -m|for i in|/opt/ascendd/|ascendd plan|"
     r"(?:ls|dmesg|cat|kill|grep|df|du|ss|sysctl|tail|journalctl|usermod|fuser|chronyc|lspci|lsmod|ulimit|lscpu|swapon|"
-    r"id|msnpureport) |systemctl (?:show|reboot))"
+    r"id|msnpureport|getent) |ip -br|ascendd cluster |systemctl (?:show|reboot))"
 )
 
 

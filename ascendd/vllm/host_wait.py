@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable
 
 from ascendd.config.schema import InstanceConfig
 from ascendd.errors import EngineFault
+from ascendd.host.ray_nodes import Nodes
 from ascendd.telemetry import log
-from ascendd.vllm.ray_node import Nodes, ask_nodes, missing_text
+from ascendd.vllm.ray_node import ask_nodes, missing_text
 
 _LOOK_EVERY_S = 5.0
 _TELL_EVERY_S = 1.0

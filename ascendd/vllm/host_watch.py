@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator, Callable
 
 from ascendd.config.schema import InstanceConfig
 from ascendd.errors import WorkerLost
+from ascendd.host.ray_nodes import Nodes, read_line
 from ascendd.ipc.child import die_with_parent
 from ascendd.telemetry import log
-from ascendd.vllm.ray_node import Nodes, ask_command, read_line
+from ascendd.vllm.ray_node import ask_command
 
 _EVERY_S = 2.0
 # Until the next process is started where one ended: its start costs a second of a core.

@@ -12,42 +12,19 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from ascendd.config.schema import ClusterSection, InstanceConfig
 from ascendd.errors import EngineFault
+from ascendd.host.ray_nodes import ASK, Nodes, find_nodes, labels_of
 from ascendd.host.systemd import credential
 
 # Of both units (LoadCredential=), and the text that stands for none.
 CREDENTIAL = "ray_token"
 NO_TOKEN = b"no-token"
-# Prints each node as [address, alive], once or every so many seconds; what else is on standard output is a library's.
-_ASK = """
-import json, sys, time
-from ray._raylet import GcsClient
-from ray.core.generated import gcs_pb2
-client = GcsClient(address=sys.argv[1])
-alive = gcs_pb2.GcsNodeInfo.ALIVE
-every_s = float(sys.argv[2])
-while True:
-    nodes = client.get_all_node_info(timeout=10)
-    print("NODES " + json.dumps([[n.node_manager_address, n.state == alive] for n in nodes.values()]), flush=True)
-    if not every_s:
-        break
-    time.sleep(every_s)
-"""
 _ASK_TIMEOUT_S = 30.0
-
-
-@dataclass(frozen=True)
-class Nodes:
-    """Addresses of the hosts that are in the cluster, and of those that were and are gone."""
-
-    alive: tuple[str, ...]
-    lost: tuple[str, ...]
 
 
 def is_head(cluster: ClusterSection) -> bool:
@@ -80,8 +57,14 @@ def ray_environment(cluster: ClusterSection) -> dict[str, str]:
     }
 
 
-def start_command(config: InstanceConfig, kind: str, environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """Return argv and environment of the node's own process, which stays in the foreground; `kind` is the device's."""
+def start_command(
+    config: InstanceConfig, kind: str, environ: Mapping[str, str], facts: Mapping[str, str] | None = None
+) -> tuple[list[str], dict[str, str]]:
+    """
+    Return argv and environment of the node's own process, which stays in the foreground; `kind` is the device's.
+
+    `facts` are what the node says of this host to the others, see host.cluster_facts.
+    """
     cluster, section = config.cluster, config.engine.vllm
     assert cluster is not None  # asked for by who calls, and held by config.validate
     assert section is not None
@@ -91,6 +74,8 @@ def start_command(config: InstanceConfig, kind: str, environ: Mapping[str, str])
         argv += ["--head", "--port", str(cluster.port), "--include-dashboard", "false"]
     else:
         argv += ["--address", f"{cluster.head}:{cluster.port}"]
+    if labels := labels_of(facts or {}):
+        argv += ["--labels", labels]
     # Ray counts GPUs by itself and knows no NPU without being told.
     num_devices = config.parallel.tensor_parallel_size
     if kind == "npu":
@@ -116,7 +101,7 @@ def ask_command(
     cluster, section = config.cluster, config.engine.vllm
     assert cluster is not None
     assert section is not None
-    argv = [str(Path(section.venv) / "bin" / "python"), "-c", _ASK, f"{cluster.head}:{cluster.port}", f"{every_s:g}"]
+    argv = [str(Path(section.venv) / "bin" / "python"), "-c", ASK, f"{cluster.head}:{cluster.port}", f"{every_s:g}"]
     return argv, dict(environ) | ray_environment(cluster)
 
 
@@ -144,25 +129,14 @@ async def ask_nodes(config: InstanceConfig, environ: Mapping[str, str]) -> Nodes
 
 def read_nodes(address: str, out: str, err: str) -> Nodes:
     """Return the nodes of an answer. Raises EngineFault where there is none, with the last line of what was said."""
-    line = next((line for line in out.splitlines() if line.startswith("NODES ")), None)
-    if line is None:
+    nodes = find_nodes(out)
+    if nodes is None:
         reason = next(reversed([line for line in err.splitlines() if line.strip()]), "no answer")
         raise EngineFault(
             f"Ray's head at {address} cannot be asked: {reason.strip()[:300]}",
             remedy="Look at `systemctl status ascendd-ray@INSTANCE` on the head.",
         )
-    return read_line(line)
-
-
-def read_line(line: str) -> Nodes:
-    """Return the nodes of one line `NODES [...]`. Raises ValueError for anything else."""
-    said, _, text = line.partition(" ")
-    if said != "NODES":
-        raise ValueError(f"no nodes in {line[:80]!r}")
-    found = json.loads(text)
-    alive = dict.fromkeys(node for node, is_alive in found if is_alive)
-    lost = dict.fromkeys(node for node, is_alive in found if not is_alive and node not in alive)
-    return Nodes(tuple(alive), tuple(lost))
+    return nodes
 
 
 def missing_text(cluster: ClusterSection, nodes: Nodes) -> str:

@@ -34,6 +34,7 @@ class Head:
 
     def __init__(self, own: str, port: int) -> None:
         self.nodes = {own: True}
+        self.labels: dict[str, dict[str, str]] = {}
         self.secret = token()
         self.server = socket.create_server(("0.0.0.0", port))
         threading.Thread(target=self.accept, daemon=True).start()
@@ -51,14 +52,24 @@ class Head:
                 file.write("Unauthenticated: invalid token\n")
                 return
             if word == "ASK":
-                file.write("NODES " + json.dumps([[node, alive] for node, alive in self.nodes.items()]) + "\n")
+                file.write(
+                    "NODES "
+                    + json.dumps([[n, alive, self.labels.get(n, {})] for n, alive in self.nodes.items()])
+                    + "\n"
+                )
                 return
             self.nodes[rest[0]] = True
+            self.labels[rest[0]] = labelled(rest[1])
             file.write("JOINED\n")
             file.flush()
             with contextlib.suppress(OSError):
                 file.readline()
             self.nodes[rest[0]] = False
+
+
+def labelled(text: str) -> dict[str, str]:
+    """Return the labels of `--labels a=b,c=d`."""
+    return dict(part.split("=", 1) for part in text.split(","))
 
 
 def talk(address: str, line: str) -> tuple[socket.socket, str]:
@@ -88,7 +99,7 @@ def start(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="ray start")
     for name in ("--block", "--head", "--disable-usage-stats"):
         parser.add_argument(name, action="store_true")
-    for name in ("--node-ip-address", "--address", "--include-dashboard"):
+    for name in ("--node-ip-address", "--address", "--include-dashboard", "--labels"):
         parser.add_argument(name)
     parser.add_argument("--port", type=int)
     args = parser.parse_args(argv)
@@ -97,9 +108,9 @@ def start(argv: list[str]) -> int:
     raylet = subprocess.Popen(["raylet", "86400"], executable="/bin/sleep")
     signal.signal(signal.SIGTERM, lambda *_: (raylet.terminate(), sys.exit(0)))
     if args.head:
-        Head(args.node_ip_address, args.port)
+        Head(args.node_ip_address, args.port).labels[args.node_ip_address] = labelled(args.labels)
     else:
-        sock, answer = talk(args.address, f"JOIN {token()} {args.node_ip_address}")
+        sock, answer = talk(args.address, f"JOIN {token()} {args.node_ip_address} {args.labels}")
         if answer != "JOINED":
             print(answer, file=sys.stderr)
             return 1

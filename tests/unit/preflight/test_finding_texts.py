@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 CHINESE = re.compile("[\u3000-\u9fff\uff00-\uffef]")
 # Who speaks in findings beside the checks.
 PROBES = (
-    *(f"ascendd/preflight/{name}.py" for name in ("child", "chips", "context", "runner", "target")),
+    *(f"ascendd/preflight/{name}.py" for name in ("child", "chips", "cluster", "context", "runner", "target")),
     *(
         f"ascendd/host/{name}.py"
         for name in ("acl", "acl_child", "acl_sample", "boot", "command", "device_holders", "elf", "files", "hccn_tool",

@@ -11,11 +11,12 @@ from ascendd.cli.cluster import require_token
 from ascendd.config.load import load_text
 from ascendd.config.schema import InstanceConfig
 from ascendd.errors import ConfigInvalid, EngineFault, WorkerLost
+from ascendd.host.ray_nodes import Nodes, labels_of, read_line
 from ascendd.vllm.address import Address
 from ascendd.vllm.command import build
 from ascendd.vllm.host_wait import HostWait
 from ascendd.vllm.host_watch import HostWatch
-from ascendd.vllm.ray_node import Nodes, missing_text, read_line, read_nodes, start_command, with_token
+from ascendd.vllm.ray_node import missing_text, read_nodes, start_command, with_token
 
 
 def config(cluster: str = "", engine: str = "", parallel: str = "") -> InstanceConfig:
@@ -129,7 +130,18 @@ def test_a_host_that_came_back_is_not_away():
     """Ray remembers dead nodes of an address; one that joined anew is alive only."""
     out = 'noise\nNODES [["10.0.0.1", true], ["10.0.0.2", false], ["10.0.0.2", true], ["10.0.0.3", false]]\n'
 
-    assert read_nodes("h", out, "") == Nodes(("10.0.0.1", "10.0.0.2"), ("10.0.0.3",))
+    found = read_nodes("h", out, "")
+    assert (found.alive, found.lost) == (("10.0.0.1", "10.0.0.2"), ("10.0.0.3",))
+
+
+def test_what_a_host_says_of_itself_goes_with_its_node():
+    """Labels hold letters, digits, dots and dashes only; those of others are none of ours."""
+    argv, _ = start_command(config(), "cpu", {}, {"torch": "2.13.0+cpu", "empty": "+", "cann": "8.2.RC1"})
+    line = 'NODES [["a", true, {"ascendd-torch": "2.13.0_cpu", "ray.io/node-id": "x"}], ["b", true]]'
+
+    assert argv[argv.index("--labels") + 1] == "ascendd-torch=2.13.0_cpu,ascendd-cann=8.2.RC1"
+    assert labels_of({"long": "v" * 100}) == "ascendd-long=" + "v" * 63
+    assert read_line(line).facts == {"a": {"torch": "2.13.0_cpu"}, "b": {}}
 
 
 def test_a_head_that_says_no_is_quoted():
