@@ -33,7 +33,10 @@ class Clock(HostCheck):
         said = outcome.stdout.strip().splitlines()
         if outcome.status != 0:
             return judge(now_s, None, (outcome.stderr.strip().splitlines() or said or ["no answer"])[0])
-        return judge(now_s, dict(line.partition("=")[::2] for line in said))
+        shown = dict(line.partition("=")[::2] for line in said)
+        if shown.get("NTPSynchronized") not in ("yes", "no"):
+            return judge(now_s, None, f"timedatectl said: {said[0][:80] if said else 'nothing'}")
+        return judge(now_s, shown)
 
 
 def judge(now_s: float, shown: Optional[Dict[str, str]], why_not: str = "") -> CheckResult:

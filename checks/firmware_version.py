@@ -74,8 +74,15 @@ def judge(
     if others:
         said = f"{firmware.version} is installed but {', '.join(others)} runs: a reboot is pending"
         findings.append(_finding(Verdict.WARN, said, "Reboot the host.", ("systemctl reboot",)))
+    silent = [f"NPU {npu_id}" for npu_id in boards if f"NPU {npu_id}" not in running]
+    if running and silent:
+        said = f"which firmware runs on {', '.join(silent)} is not known: npu-smi tells it of the others"
+        text = "Ask npu-smi for its board by hand; a chip that answers less than the others may need a reset."
+        findings.append(_finding(Verdict.WARN, said, text, (f"npu-smi info -t board -i {silent[0].split()[-1]}",)))
     shown = firmware.version or ", ".join(sorted(set(running.values())))
-    return conclude(findings, f"{shown}{' runs on every NPU' if running and not others else ''}", evidence)
+    return conclude(
+        findings, f"{shown}{' runs on every NPU' if running and not others and not silent else ''}", evidence
+    )
 
 
 def _of_generation(firmware: FirmwareFiles, families: Sequence[str]) -> List[Finding]:

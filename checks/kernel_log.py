@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import List, Sequence
 
-from ascendd.host.kernel_log import KernelFault, find_faults, read_kernel_log
+from ascendd.host.kernel_log import LONGEST_LINES, KernelFault, find_faults, read_kernel_log
 from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Verdict, conclude
 from ascendd.preflight.context import CheckContext
 
@@ -33,4 +33,6 @@ def judge(faults: Sequence[KernelFault], num_lines: int) -> CheckResult:
         said = f"{fault.meaning} ({fault.count} line(s), the last: {fault.last_line[:160]})"
         commands = ("journalctl -k -b --no-pager | tail -200",)
         findings.append(Finding(verdict, said, Remedy(fault.runbook, fault.remedy, commands)))
+    if num_lines >= LONGEST_LINES:
+        return conclude(findings, f"the last {num_lines} lines, no fault that is known", evidence)
     return conclude(findings, f"{num_lines} lines since the last start, no fault that is known", evidence)

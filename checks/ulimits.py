@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import List, Mapping, Optional, Tuple
 
+from ascendd.errors import ProbeParseError
 from ascendd.host.files import HostFiles
 from ascendd.preflight.check import CheckResult, Finding, HostCheck, Remedy, Verdict, conclude
 from ascendd.preflight.context import CheckContext
@@ -55,9 +56,19 @@ def of_unit(properties: Mapping[str, str], unit: str) -> Limits:
 
 
 def of_process(files: HostFiles, *, soft: bool) -> Limits:
-    """Return the limits of this process: the soft ones that hold, or the hard ones that it could raise them to."""
+    """
+    Return the limits of this process: the soft ones that hold, or the hard ones that it could raise them to.
+
+    Raises ProbeUnavailable or ProbeParseError where the kernel's table does not tell all of them.
+    """
     rows = _ROW.finditer(files.read_text("/proc/self/limits"))
     values = {match[1]: _number(match[2 if soft else 3]) for match in rows}
+    lacking = [name for name in _PROPERTIES if name not in values]
+    if lacking:
+        raise ProbeParseError(
+            f"/proc/self/limits has no line of {lacking[0]}",
+            remedy="Look whether /proc is mounted as the kernel gives it.",
+        )
     of = "this service" if soft else "this shell"
     return Limits(values.get("open files"), values.get("locked memory"), values.get("processes"), of)
 

@@ -26,8 +26,8 @@ class HostFiles:
         """Return the content of a file. Raises ProbeUnavailable with the reason."""
         try:
             return Path(self.real(path)).read_text(encoding="utf-8", errors="replace")
-        except OSError as error:
-            raise ProbeUnavailable(f"{path} cannot be read: {error.strerror or error}", path=path) from error
+        except (OSError, ValueError) as error:  # ValueError: a NUL byte in a path that a broken file named
+            raise ProbeUnavailable(f"{path} cannot be read: {_why(error)}", path=path) from error
 
     def read_optional(self, path: str) -> Optional[str]:
         """Return the content of a file, or None when it cannot be read."""
@@ -37,35 +37,37 @@ class HostFiles:
             return None
 
     def exists(self, path: str) -> bool:
-        """Tell whether `path` is there; a broken link is not."""
-        return Path(self.real(path)).exists()
+        """Tell whether `path` is there; a broken link is not, nor what a folder hides from this user."""
+        return os.path.exists(self.real(path))  # noqa: PTH110 - Path.exists raises where a folder is shut
 
     def is_dir(self, path: str) -> bool:
         """Tell whether `path` is a folder."""
-        return Path(self.real(path)).is_dir()
+        return os.path.isdir(self.real(path))  # noqa: PTH112 - as above
 
     def is_executable(self, path: str) -> bool:
         """Tell whether `path` is a file that this user may run."""
         real = self.real(path)
-        return Path(real).is_file() and os.access(real, os.X_OK)
+        return os.path.isfile(real) and os.access(real, os.X_OK)  # noqa: PTH113 - as above
 
     def size(self, path: str) -> int:
         """Return the size of a file in bytes. Raises ProbeUnavailable."""
         try:
             return Path(self.real(path)).stat().st_size
-        except OSError as error:
-            raise ProbeUnavailable(f"{path} cannot be read: {error.strerror or error}", path=path) from error
+        except (OSError, ValueError) as error:
+            raise ProbeUnavailable(f"{path} cannot be read: {_why(error)}", path=path) from error
 
     def list_dir(self, path: str, pattern: str = "*") -> Tuple[str, ...]:
         """Return the sorted names in a folder that match `pattern`; none when the folder is not there."""
         try:
             names = [entry.name for entry in Path(self.real(path)).iterdir()]
-        except OSError:
+        except (OSError, ValueError):
             return ()
         return tuple(sorted(fnmatch.filter(names, pattern)))
 
     def resolve(self, path: str) -> str:
         """Return `path` with symbolic links followed, still as the host sees it."""
+        if "\0" in path:
+            return path
         resolved = os.path.realpath(self.real(path))
         root = os.path.realpath(self.root) if self.root else ""
         return resolved[len(root) :] if root and resolved.startswith(root + "/") else resolved
@@ -74,7 +76,7 @@ class HostFiles:
         """Return what the symbolic link `path` says, not followed; None where it is none or may not be read."""
         try:
             return str(Path(self.real(path)).readlink())
-        except OSError:
+        except (OSError, ValueError):
             return None
 
     def open_read_write(self, path: str) -> Optional[str]:
@@ -83,8 +85,8 @@ class HostFiles:
             return self.fake.denied[path]
         try:
             descriptor = os.open(self.real(path), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError as error:
-            return error.strerror or str(error)
+        except (OSError, ValueError) as error:
+            return _why(error)
         os.close(descriptor)
         return None
 
@@ -97,10 +99,14 @@ class HostFiles:
             return self.fake.disks[max(mounts, key=len)]
         try:
             found = os.statvfs(self.real(path))
-        except OSError as error:
-            raise ProbeUnavailable(f"{path} cannot be measured: {error.strerror or error}", path=path) from error
+        except (OSError, ValueError) as error:
+            raise ProbeUnavailable(f"{path} cannot be measured: {_why(error)}", path=path) from error
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
     def fact(self, name: str) -> Any:
         """Return what a fake host says of `name`, which no file can; None on a real host."""
         return None if self.fake is None else self.fake.facts.get(name)
+
+
+def _why(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -7,13 +7,18 @@ import re
 from dataclasses import dataclass
 from typing import List, Mapping, Pattern, Tuple
 
-from ascendd.errors import ProbeError, ProbeUnavailable
+from ascendd.errors import ProbeError, ProbeParseError, ProbeTimeout, ProbeUnavailable
 from ascendd.host.command import RunCommand
 from ascendd.host.vendor_facts import load_facts
 
 _TIMEOUT_S = 10.0
-# journalctl also keeps what the ring buffer has lost; dmesg needs no journal.
-_SOURCES = (["journalctl", "-k", "-b", "-o", "short-monotonic", "--no-pager"], ["dmesg"])
+LONGEST_LINES = 20_000
+_JOURNAL = ["journalctl", "-k", "-b", "-o", "short-monotonic", "--no-pager"]
+# journalctl also keeps what the ring buffer has lost; dmesg needs no journal. The journal of a kernel that told more
+# than a tool may print is read from its end: a ring buffer holds less.
+_SOURCES = (_JOURNAL, [*_JOURNAL, "-n", str(LONGEST_LINES)], ["dmesg"])
+# `[   12.345678] host kernel: ...`; without one such line it is something else that was printed.
+_STAMP = re.compile(r"\[ *\d+\.\d+\]")
 
 
 @dataclass(frozen=True)
@@ -30,15 +35,19 @@ class KernelFault:
 
 
 def read_kernel_log(run: RunCommand, environ: Mapping[str, str]) -> str:
-    """Return the log. Raises ProbeUnavailable with both reasons where neither tool may show it."""
+    """Return the log, or its end where it is long. Raises ProbeUnavailable with the reasons where no tool shows it."""
     reasons: List[str] = []
+    is_long = False
     for argv in _SOURCES:
+        if len(argv) > len(_JOURNAL) and not is_long:
+            continue
         try:
             outcome = run(argv, _TIMEOUT_S, environ)
         except ProbeError as error:
+            is_long = isinstance(error, (ProbeParseError, ProbeTimeout))
             reasons.append(error.message)
             continue
-        if outcome.status == 0 and outcome.stdout.strip() and not outcome.stdout.startswith("-- No entries --"):
+        if outcome.status == 0 and _STAMP.search(outcome.stdout):
             return outcome.stdout
         said = (outcome.stderr.strip() or outcome.stdout.strip() or "nothing").splitlines()[0]
         reasons.append(f"{argv[0]} said: {said} (exit status {outcome.status})")

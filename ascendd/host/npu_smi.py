@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Callable, Dict, Hashable, Iterable, List, Mapping, Optional, TypeVar, Union
 
-from ascendd.errors import ProbeError, ProbeUnavailable
+from ascendd.errors import ProbeError, ProbeParseError, ProbeUnavailable
 from ascendd.host.command import CommandOutcome, RunCommand
 from ascendd.host.files import HostFiles
 from ascendd.host.npu_smi_table import NpuSmiReport, parse_info
@@ -54,14 +54,19 @@ class NpuSmi:
         return parse_fields(self._query("info", "-t", "board", "-i", str(npu_id)))
 
     def ecc(self, npu_id: int) -> Dict[int, Dict[str, int]]:
-        """Return the error counters of `npu-smi info -t ecc` by chip id."""
+        """Return the error counters of `npu-smi info -t ecc` by chip id, of each chip at least one of double bits."""
         chips: Dict[int, Dict[str, int]] = {}
         counters: Dict[str, int] = {}
-        for key, value in _pairs(self._query("info", "-t", "ecc", "-i", str(npu_id))):
+        text = self._query("info", "-t", "ecc", "-i", str(npu_id))
+        for key, value in _pairs(text):
             if "Bit" in key and value.isdigit():
                 counters[key] = int(value)
             elif key == "Chip ID" and value.isdigit():  # closes the block of a chip
                 chips[int(value)], counters = counters, {}
+        # No counter is not a counter of zero.
+        if not chips or not all(any("Double Bit" in key for key in found) for found in chips.values()):
+            said = "npu-smi printed no counters of double-bit errors"
+            raise ProbeParseError(said, output=text[:2000])
         return chips
 
     def health_codes(self, npu_id: int, chip_id: int) -> Dict[str, str]:

@@ -16,8 +16,14 @@ _RESERVED = "/proc/sys/net/ipv4/ip_local_reserved_ports"
 
 
 def listening_ports(files: HostFiles) -> FrozenSet[int]:
-    """Return the ports with a listener of any process. Raises ProbeUnavailable without /proc/net/tcp."""
-    text = files.read_text("/proc/net/tcp") + (files.read_optional("/proc/net/tcp6") or "")
+    """Return the ports with a listener of any process. Raises ProbeUnavailable or ProbeParseError for /proc/net/tcp."""
+    text = files.read_text("/proc/net/tcp")
+    if "local_address" not in text:
+        raise ProbeParseError(
+            "/proc/net/tcp holds no table of connections",
+            remedy="Look whether /proc is mounted as the kernel gives it.",
+        )
+    text += files.read_optional("/proc/net/tcp6") or ""
     return frozenset(int(match[1], 16) for match in _LOCAL.finditer(text) if match[2] == _LISTEN)
 
 

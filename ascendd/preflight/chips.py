@@ -26,14 +26,14 @@ def whole(report: NpuSmiReport) -> NpuSmiReport:
 
 
 def read_boards(context: CheckContext) -> Dict[int, Mapping[str, str]]:
-    """Return the fields of `npu-smi info -t board` by NPU id; those that cannot be had are left out."""
+    """Return the fields of `npu-smi info -t board` by NPU id; empty for those that cannot be had."""
     try:
         tool = context.npu_smi()
         ids = sorted({chip.npu_id for chip in tool.info().chips if chip.npu_id is not None})
     except ProbeError:
         return {}  # presence says why; the files on disk still tell something
     answers = ask_each(ids, tool.board)
-    return {npu_id: answer for npu_id, answer in answers.items() if not isinstance(answer, ProbeError)}
+    return {npu_id: {} if isinstance(answer, ProbeError) else answer for npu_id, answer in answers.items()}
 
 
 def physical_id(chip: NpuChip) -> Optional[int]:

@@ -71,7 +71,7 @@ def replayer(machine: FakeMachine) -> Callable[[Sequence[str], float, Mapping[st
         return CommandOutcome(
             tuple(argv),
             int(status.read_text()) if status.exists() else 0,
-            answer.read_text(),
+            answer.read_text(errors="replace"),
             stderr.read_text() if stderr.exists() else "",
             0.0,
         )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fake_machine import GIB, SITE, TIMEDATECTL, FakeMachine
-from fault_cases import Case, fail, listen, nnal, permit, warn
+from fault_cases import JOURNAL, Case, error, fail, listen, nnal, permit, warn
 
 MIB = 2**20
 # Qwen2-7B, the model of the account.
@@ -155,6 +155,20 @@ HOST_CASES: dict[str, Case] = {
         "swappiness", "ASD-H01", "vm.swappiness is 60 with 8.0 GiB of swap", "vm.swappiness=10",
         lambda m: (m.write("proc/sys/vm/swappiness", "60\n"), m.edit("proc/meminfo", "SwapTotal: 0 kB", f"SwapTotal: {8 * MIB} kB"),
                    m.edit("proc/meminfo", "SwapFree: 0 kB", f"SwapFree: {8 * MIB} kB"))),
+    # Answers that are none: not known is not sound.
+    "counters of one chip that are none": error(
+        "npu-ecc", "ASD-D05", "NPU 3: npu-smi printed no counters of double-bit errors", "by hand",
+        lambda m: m.answer("npu-smi", "info -t ecc -i 3", "Chip ID : 0\nHBM Double Bit Error Count : NA\n")),
+    "a board that tells no firmware": warn(
+        "firmware-version", "ASD-P01", "which firmware runs on NPU 3 is not known", "may need a reset",
+        lambda m: m.answer("npu-smi", "info -t board -i 3", "NPU ID : 3\n")),
+    "a kernel log that is none": error(
+        "kernel-log", "ASD-P05", "the kernel log cannot be read: journalctl said: Hint: you see", "as root",
+        lambda m: (m.answer("journalctl", JOURNAL, "Hint: you see your own messages only\n"), m.answer("dmesg", "", "no\n"))),
+    "limits that cannot be read": error(
+        "ulimits", "ASD-P04", "/proc/self/limits has no line of open files", "mounted", lambda m: m.write("proc/self/limits", "junk\n")),
+    "connections that cannot be read": error(
+        "hccl-ports", "ASD-P04", "/proc/net/tcp holds no table of connections", "mounted", lambda m: m.write("proc/net/tcp", "")),
     "a slow governor": warn(
         "cpu-governor", "ASD-H01", "CPUs 24,48 have the governor powersave", "performance",
         lambda m: [m.write(f"sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor", "powersave\n") for cpu in (24, 48)]),

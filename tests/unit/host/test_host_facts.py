@@ -59,13 +59,13 @@ def test_a_zombie_that_is_reaped_in_time_is_no_leftover(host, tmp_path: Path) ->
 
 def test_the_journal_comes_first_and_dmesg_second() -> None:
     """An empty journal is no log; where neither may be read, both reasons are told."""
-    answers = {"journalctl": (1, "", "no journal files"), "dmesg": (0, "line\n", "")}
+    answers = {"journalctl": (1, "", "no journal files"), "dmesg": (0, "[    0.000000] line\n", "")}
 
     def run(argv, timeout_s, environ) -> CommandOutcome:
         status, stdout, stderr = answers[argv[0]]
         return CommandOutcome(tuple(argv), status, stdout, stderr, 0.0)
 
-    assert read_kernel_log(run, {}) == "line\n"
+    assert read_kernel_log(run, {}) == "[    0.000000] line\n"
     answers["dmesg"] = (1, "", "Operation not permitted")
     with pytest.raises(ProbeUnavailable, match=r"no journal files.*Operation not permitted"):
         read_kernel_log(run, {})
@@ -113,7 +113,7 @@ def test_listeners_and_ranges_are_read(host) -> None:
     """Only sockets in state LISTEN count, of either family; a reserved list can be empty."""
     row = "   0: {}:{:04X} 00000000:0000 {} 00000000:00000000 00:00000000 00000000     0        0 1 1\n"
     files = host({
-        "/proc/net/tcp": "header\n" + row.format("0100007F", 60001, "0A") + row.format("0100007F", 60002, "01"),
+        "/proc/net/tcp": "  sl  local_address rem_address   st\n" + row.format("0100007F", 60001, "0A") + row.format("0100007F", 60002, "01"),
         "/proc/net/tcp6": "header\n" + row.format("0" * 32, 16666, "0A"),
         "/proc/sys/net/ipv4/ip_local_port_range": "32768\t60999\n", "/proc/sys/net/ipv4/ip_local_reserved_ports": "\n",
     })  # fmt: skip
