@@ -35,8 +35,10 @@ class Migrated:
     todo: list[str] = field(default_factory=list)
 
     def put(self, section: str, key: str, value: Any) -> None:
-        """Set one key of a section."""
-        self.raw.setdefault(section, {})[key] = value
+        """Set one key of a section; the keys of a group are set one by one."""
+        there = self.raw.setdefault(section, {})
+        known = there.get(key)
+        there[key] = known | value if isinstance(known, dict) and isinstance(value, dict) else value
 
 
 def migrate(source: StartCommand, backend: str, venv: str = "") -> Migrated:
@@ -44,7 +46,12 @@ def migrate(source: StartCommand, backend: str, venv: str = "") -> Migrated:
     found = Migrated(untaken=list(source.untaken))
     model, groups = _grouped(source.argv)
     if not model:
-        raise UsageError("the command names no model", remedy="Give the command as `vllm serve MODEL ...`.")
+        is_elsewhere = any(name == "--config" for name, _ in groups)
+        raise UsageError(
+            "the command names no model" + (": its options are in the file behind --config" if is_elsewhere else ""),
+            remedy="Give the command as `vllm serve MODEL ...`"
+            + (", with the options of that file written out." if is_elsewhere else "."),
+        )
     found.put("model", "path", model)
     args: dict[str, Any] = {}
     for name, values in groups:
@@ -126,7 +133,12 @@ def _take_option(found: Migrated, backend: str, name: str, values: list[str], ar
         return
     for section, keys in parsed.raw.items():
         for key, value in keys.items():
-            if (section, key) != ("model", "path"):
+            if (section, key) == ("engine", "kv_cache_dtype") and str(value).startswith("fp8"):
+                if backend == "vllm":
+                    args["kv-cache-dtype"] = value
+                else:
+                    found.untaken.append(Untaken(shown, "the native engine keeps its cache in the model's dtype"))
+            elif (section, key) != ("model", "path"):
                 found.put(section, key, value)
     found.untaken += [Untaken(shown, note.partition(": ")[2]) for note in parsed.notes]
 

@@ -2,13 +2,15 @@
 What starts a vLLM today: a unit file, a start script, or the command line itself. Pure.
 
 Read as text and never executed. Of a shell's language only what start scripts use is known: assignments, `export`,
-`$NAME`, line continuations, redirections, `nohup`, `exec` and `&`. Every other line is told as not taken over.
+`$NAME`, line continuations, redirections, `&&`, `bash -c`, `nohup`, `exec` and `&`. Every other line is told as not
+taken over, and so is what vLLM is run by (numactl, uv, a container).
 """
 
 from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -18,6 +20,9 @@ _ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?::-([^}]*))?\}|\$([A-Za-z_]\w*)")
 _WRAPPERS = frozenset({"nohup", "exec", "sudo", "time", "setsid"})
 _MODULE = "vllm.entrypoints.openai.api_server"
+_OLD_MODULE = "vllm.entrypoints.api_server"
+_MAIN_MODULE = "vllm.entrypoints.cli.main"
+_SHELLS = frozenset({"bash", "sh", "dash"})
 _REDIRECTION = re.compile(r"\d?(?:>>?|<)(?:&\d)?|&>>?|\d>&\d")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|BEARER|AUTHORIZATION", re.IGNORECASE)
 
@@ -78,7 +83,8 @@ def _read_unit(lines: list[str], found: StartCommand) -> None:
                 name, _, setting = word.partition("=")
                 found.environment[name] = setting
         elif key == "ExecStart":
-            if not _take_command(shlex.split(value.lstrip("-@:+!")), found):
+            words = [_expand(word, found.environment) for word in shlex.split(value.lstrip("-@:+!"))]
+            if not _take_command(words, found):
                 found.untaken.append(Untaken(_shown(f"ExecStart={value}"), "starts no vLLM by itself"))
         elif key in _DIRECTIVES:
             found.untaken.append(Untaken(f"{key}={value}", _DIRECTIVES[key]))
@@ -121,15 +127,36 @@ def _read_script(lines: list[str], found: StartCommand) -> None:
         except ValueError:
             found.untaken.append(Untaken(_shown(text), "not read: its quotes do not end on its line"))
             continue
-        if words[0] in ("source", ".") and len(words) > 1:
-            if words[1].endswith("/bin/activate"):
-                found.venv = words[1].removesuffix("/bin/activate")
-            elif "set_env.sh" in words[1]:
-                found.untaken.append(Untaken(text, "`ascendd doctor` shows what the service gets of CANN's variables"))
-            else:
-                found.untaken.append(Untaken(text, "the file is not read"))
-        elif not _take_command(words, found):
-            found.untaken.append(Untaken(_shown(text), "a line of shell; the daemon does its own checks and waiting"))
+        for command in _commands(words):
+            _read_command(command, found)
+
+
+def _commands(words: list[str]) -> Iterator[list[str]]:
+    """Yield the commands that `&&` and `;` join."""
+    command: list[str] = []
+    for word in words:
+        if word in ("&&", ";") or word.endswith(";"):
+            command += [word.rstrip(";")] if word.rstrip(";&") else []
+            if command:
+                yield command
+            command = []
+        else:
+            command.append(word)
+    if command:
+        yield command
+
+
+def _read_command(words: list[str], found: StartCommand) -> None:
+    text = " ".join(words)
+    if words[0] in ("source", ".") and len(words) > 1:
+        if words[1].endswith("/bin/activate"):
+            found.venv = words[1].removesuffix("/bin/activate")
+        elif "set_env.sh" in words[1]:
+            found.untaken.append(Untaken(text, "`ascendd doctor` shows what the service gets of CANN's variables"))
+        else:
+            found.untaken.append(Untaken(text, "the file is not read"))
+    elif not _take_command(words, found):
+        found.untaken.append(Untaken(_shown(text), "a line of shell; the daemon does its own checks and waiting"))
 
 
 def _take_command(words: list[str], found: StartCommand) -> bool:
@@ -143,16 +170,49 @@ def _take_command(words: list[str], found: StartCommand) -> bool:
     program = PurePosixPath(words[0])
     if program.name == "env":
         return _take_command(words[1:], found)
-    if program.name == "vllm" and words[1:2] == ["serve"]:
-        rest = words[2:]
-    elif program.name.startswith("python") and words[1:3] == ["-m", _MODULE]:
-        rest = words[3:]
-    else:
+    if program.name in _SHELLS:
+        flag = next((at for at, word in enumerate(words) if re.fullmatch(r"-\w*c", word)), len(words))
+        _read_script(words[flag + 1 : flag + 2], found)
+        return bool(found.argv)
+    from ascendd.cli.migrate_container import ENGINES, read_container
+
+    if program.name in ENGINES and read_container(words, found):
+        return True
+    # What runs it stands before it: numactl, taskset, uv run, docker exec, ...
+    start = next((at for at in range(len(words)) if vllm_arguments(words[at:]) is not None), None)
+    if start is None:
         return False
-    found.argv = _without_redirections(rest)
+    if start:
+        found.untaken.append(Untaken(_shown(" ".join(words[:start])), _WHY_NOT_RUN.get(program.name, _RUN_OTHERWISE)))
+    found.argv = _without_redirections(vllm_arguments(words[start:]) or [])
+    program = PurePosixPath(words[start])
+    if _OLD_MODULE in words[start : start + 3]:
+        found.untaken.append(Untaken(_OLD_MODULE, "its route /generate is gone; clients use OpenAI's routes"))
     if program.is_absolute() and program.parent.name == "bin":
         found.venv = str(program.parent.parent)
     return True
+
+
+_RUN_OTHERWISE = "the unit runs the daemon; what stood before vLLM is not taken over"
+_WHY_NOT_RUN = {
+    "numactl": "`ascendd instance create` binds CPUs and memory near the chips (50-devices.conf)",
+    "taskset": "`ascendd instance create` binds CPUs and memory near the chips (50-devices.conf)",
+    "uv": "install vLLM into a folder of its own and name it in engine.vllm.venv",
+    "conda": "name the folder of that environment in engine.vllm.venv",
+}
+
+
+def vllm_arguments(words: list[str]) -> list[str] | None:
+    """Return what follows `vllm serve` and its like, None where `words` do not begin with one."""
+    program = PurePosixPath(words[0]).name if words else ""
+    if program == "vllm" and words[1:2] == ["serve"]:
+        return words[2:]
+    if program.startswith("python") and words[1:2] == ["-m"]:
+        if words[2:3] in ([_MODULE], [_OLD_MODULE]):
+            return words[3:]
+        if words[2:4] == [_MAIN_MODULE, "serve"]:
+            return words[4:]
+    return None
 
 
 def _without_redirections(words: list[str]) -> list[str]:

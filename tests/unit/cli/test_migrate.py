@@ -133,3 +133,112 @@ def test_old_entry_points_and_redirections_are_understood():
     )
 
     assert (found.argv, found.venv, found.environment) == (["--model", "/m"], "/v", {"OMP_NUM_THREADS": "4"})
+
+
+def test_tls_keeps_both_of_its_files(tmp_path, capsys):
+    """Each of the two options sets one key of listen.tls, and the file is taken by the daemon."""
+    _, text, _ = migrated(
+        tmp_path, capsys, "vllm serve /m --ssl-keyfile /k.pem --ssl-certfile /c.pem\n", "--venv", "/v"
+    )
+    tls = load_text(text, "tls").listen.tls
+
+    assert (tls.key_file, tls.cert_file) == ("/k.pem", "/c.pem")
+
+
+DOCKER = (
+    "docker run --runtime nvidia --gpus '\"device=1,2\"' -v /data/models:/models --env HF_TOKEN=hf-secret "
+    "-p 127.0.0.1:8080:8000 --ipc=host --rm -it vllm/vllm-openai:v0.11.0 --model /models/qwen --tensor-parallel-size 2"
+)
+ASCEND_DOCKER = (
+    "docker run -d --name v --device /dev/davinci4 --device=/dev/davinci5 --device /dev/davinci_manager --shm-size=1g "
+    "-v /data:/data -e PYTORCH_NPU_ALLOC_CONF=x quay.io/ascend/vllm-ascend:v0.9.1 vllm serve /data/q -tp 2"
+)
+YARN = '{"rope_type":"yarn","factor":4.0}'
+# What people run, as it is found in guides and issues: the command, keys of the file, and what is said to be left out.
+COMMANDS = {
+    "a container": (
+        DOCKER,
+        {"model.path": "/data/models/qwen", "listen.host": "127.0.0.1", "listen.port": 8080, "engine.device": "cuda",
+         "parallel.devices": [1, 2], "parallel.tensor_parallel_size": 2},
+        ["image vllm/vllm-openai:v0.11.0: install that vLLM", "-v /data/models:/models: paths are those of the host",
+         "HF_TOKEN=...: nothing is downloaded", "--ipc host: an instance runs on the host"]),
+    "a container on NPUs": (
+        ASCEND_DOCKER, {"model.path": "/data/q", "parallel.devices": [4, 5], "engine.device": "npu"},
+        ["--name v: the instance's name", "--device /dev/davinci_manager: `ascendd instance create`", "--shm-size 1g:"]),
+    "devices before the command": (
+        "CUDA_VISIBLE_DEVICES=0,1 vllm serve Qwen/Qwen2.5-7B-Instruct -tp 2 --enable-auto-tool-choice --tool-call-parser hermes",
+        {"parallel.devices": [0, 1], "model.name": "Qwen/Qwen2.5-7B-Instruct",
+         "engine.vllm.args": {"enable-auto-tool-choice": True, "tool-call-parser": "hermes"}}, []),
+    "the module": (
+        "python3 -m vllm.entrypoints.openai.api_server --model /m/ds --trust-remote-code --port 8001 --enable-chunked-prefill",
+        {"model.path": "/m/ds", "listen.port": 8001, "engine.vllm.args": {"trust-remote-code": True}},
+        ["--enable-chunked-prefill: prompts are always"]),
+    "options with JSON": (
+        "vllm serve /m/r1 -tp 8 --enable-expert-parallel --reasoning-parser deepseek_r1 "
+        "--speculative-config '{\"method\": \"mtp\", \"num_speculative_tokens\": 1}'",
+        {"engine.vllm.args": {"enable-expert-parallel": True, "reasoning-parser": "deepseek_r1",
+                              "speculative-config": '{"method": "mtp", "num_speculative_tokens": 1}'}}, []),
+    "uv": ("uv run --with vllm vllm serve /m/l --host 127.0.0.1 --api-key secret-1", {"listen.host": "127.0.0.1"},
+           ["uv run --with vllm: install vLLM into a folder of its own", "--api-key ...: secrets are in files"]),
+    "a shell in a shell": (
+        'bash -c "source /opt/vllm/bin/activate && vllm serve /m/q --port 9000 > log 2>&1 &"',
+        {"listen.port": 9000, "engine.vllm.venv": "/opt/vllm"}, []),
+    "a cache of eight bits": (
+        f"vllm serve /m/q --kv-cache-dtype fp8 --quantization awq --rope-scaling '{YARN}'",
+        {"engine.vllm.args": {"kv-cache-dtype": "fp8", "quantization": "awq", "rope-scaling": YARN}}, []),
+    "numactl and adapters": (
+        "numactl --cpunodebind=0 --membind=0 /opt/v/bin/vllm serve /m/q --block-size 128 --enable-lora --max-lora-rank 64",
+        {"engine.vllm.venv": "/opt/v", "engine.block_size": 128, "engine.max_lora_rank": 64},
+        ["numactl --cpunodebind=0 --membind=0: `ascendd instance create` binds"]),
+    "several hosts": (
+        "vllm serve /m/q -tp 8 -pp 2 --distributed-executor-backend ray",
+        {"parallel.tensor_parallel_size": 8, "parallel.pipeline_parallel_size": 2},
+        ["--distributed-executor-backend ray: write cluster"]),
+    "underscores and a log": (
+        "nohup python -m vllm.entrypoints.openai.api_server --model=/m/q --tensor_parallel_size=4 --disable-log-requests &> /v.log &",
+        {"model.path": "/m/q", "parallel.tensor_parallel_size": 4}, ["--disable-log-requests: prompts"]),
+    "the old demo server": (
+        "ASCEND_RT_VISIBLE_DEVICES=0,1 python -m vllm.entrypoints.api_server --model /m/q -tp 2",
+        {"parallel.devices": [0, 1]}, ["vllm.entrypoints.api_server: its route /generate is gone"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_commands_that_people_use(tmp_path, capsys, name):
+    """Each becomes a file that the daemon takes, with what it set; what is left out is named with its reason."""
+    command, keys, said = COMMANDS[name]
+
+    status, text, beside = migrated(tmp_path, capsys, command + "\n", "--to", "vllm")
+
+    assert status == 0, beside
+    load_text(text, name)
+    raw = yaml.safe_load(text)
+    for path, value in keys.items():
+        found = raw
+        for key in path.split("."):
+            found = found[key]
+        assert found == value, (path, found)
+    for line in said:
+        assert f"not taken over: {line}" in beside, beside
+    assert "secret" not in (text + beside).replace("secrets are in files", "")
+
+
+def test_options_in_a_file_have_to_be_written_out(tmp_path, capsys):
+    """The file behind --config is not read, and that is said."""
+    status, _, beside = migrated(tmp_path, capsys, "vllm serve --config /etc/vllm.yaml\n")
+
+    assert status == 64
+    assert "its options are in the file behind --config" in beside
+
+
+def test_a_unit_that_runs_a_shell_is_read_with_its_variables(tmp_path, capsys):
+    """`ExecStart=/bin/bash -c` and ${NAME} of Environment= are what units of guides have."""
+    unit = (
+        "[Service]\nEnvironment=MODEL=/data/m PORT=8100\n"
+        "ExecStart=/bin/bash -lc 'source /opt/v/bin/activate && exec vllm serve ${MODEL} --port ${PORT} -tp 2'\n"
+    )
+    status, text, _ = migrated(tmp_path, capsys, unit)
+    config = load_text(text, "unit")
+
+    assert status == 0
+    assert (config.model.path, config.listen.port, config.engine.vllm.venv) == ("/data/m", 8100, "/opt/v")
