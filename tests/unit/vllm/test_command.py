@@ -134,3 +134,14 @@ def test_the_backend_looks_before_anything_starts(tmp_path):
     with pytest.raises(ModelUnsupported, match="packed for the native engine"):
         backend.check(wanted)
     assert vllm_backend.MANIFEST_NAME == MANIFEST_NAME
+
+
+def test_a_cache_of_eight_bits_is_an_option_of_its_own():
+    """Our own word for a dtype knows no fp8; any other dtype of the cache is the key's."""
+    text = "model: {path: /m}\nengine: {backend: vllm, vllm: {venv: /v, args: {kv-cache-dtype: %s}}}\n"
+    argv = build(load_text(text % "fp8_e5m2", "x"), Address(path="/s"), {}).argv
+
+    assert argv[argv.index("--kv-cache-dtype") + 1] == "fp8_e5m2"
+    with pytest.raises(ConfigInvalid) as caught:
+        load_text(text % "bfloat16", "x")
+    assert any("write engine.kv_cache_dtype" in problem for problem in caught.value.facts["problems"])
