@@ -19,6 +19,8 @@ _DEFAULT_MIN_NUM_SEQS = 32
 BLOCK_SIZES = (16, 32, 64, 128)
 # Prompt tokens beside decodes are never fewer: below, a long prompt would not come to its end.
 _MIN_PREFILL_TOKENS = 32
+# An order is in force with the engine's next figures; one that is not after this is given up for a new decision.
+_ORDER_PATIENCE_S = 30.0
 
 
 def make_policy(config: InstanceConfig, max_prefill_tokens: int) -> Policy:
@@ -44,6 +46,8 @@ class Tuning:
         self._observer = Observer()
         self._policy: Policy | None = None
         self._due_s = 0.0
+        # The last order and when it was given, while the engine's figures do not show it yet.
+        self._order: tuple[Limits, float] | None = None
 
     def on_tick(self, now_s: float) -> None:
         """Observe and decide where an interval is over and the instance serves; `now_s` is monotonic."""
@@ -53,7 +57,7 @@ class Tuning:
         self._due_s = now_s + run.config.tuning.interval_s
         samples = run.board.totals()
         limits = _in_force(samples)
-        if limits is None:
+        if limits is None or self._is_pending(limits, now_s):
             return
         if self._policy is None:
             self._policy = make_policy(run.config, _gauge(samples, "ascendd_engine_step_token_limit"))
@@ -62,6 +66,7 @@ class Tuning:
             return
         chosen = decision.limits
         run.table.send(Role.ENGINE, SetLimits(chosen.max_num_seqs, chosen.prefill_tokens))
+        self._order = (chosen, now_s)
         more = (chosen.max_num_seqs, chosen.prefill_tokens) > (limits.max_num_seqs, limits.prefill_tokens)
         run.board.count_tuning("up" if more else "down", chosen, decision.reason)
         run.log.info(
@@ -70,6 +75,12 @@ class Tuning:
             prefill_tokens=chosen.prefill_tokens,
             reason=decision.reason,
         )
+
+    def _is_pending(self, limits: Limits, now_s: float) -> bool:
+        """Whether the last order is still on its way: the same decision again would change and count nothing."""
+        if self._order is not None and (limits == self._order[0] or now_s - self._order[1] >= _ORDER_PATIENCE_S):
+            self._order = None
+        return self._order is not None
 
 
 def tuning_report(runtime: Runtime) -> dict[str, Any]:
