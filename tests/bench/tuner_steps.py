@@ -207,7 +207,6 @@ def main() -> None:
 
 def fetch_explanation() -> str:
     """Return what `ascendd tune --explain` says of the tuned daemon."""
-
     command = [sys.executable, "-m", "ascendd", "tune", f"b{TUNED}"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ascendd.config.schema import InstanceConfig, ModelSection, TuningSection
+from ascendd.config.schema import EngineSection, InstanceConfig, ModelSection, TuningSection
 from ascendd.ipc.messages import Sample
 from ascendd.supervisor.phase import Phase
 from ascendd.supervisor.tuning import Tuning
@@ -17,7 +17,9 @@ class Instance:
 
     def __init__(self):
         self.config = InstanceConfig(
-            model=ModelSection(path="m"), tuning=TuningSection(enabled=True, policy="queue", interval_s=1.0)
+            model=ModelSection(path="m"),
+            engine=EngineSection(max_num_seqs=128),
+            tuning=TuningSection(enabled=True, policy="queue", interval_s=1.0),
         )
         self.phase = Phase.SERVING
         self.limit = 64
