@@ -29,6 +29,8 @@ from ascendd.telemetry.scrape_limit import ScrapeLimit
 _HEARTBEAT_S = 1.0
 _CLIENT_TIMEOUT_S = 10.0
 _REQUEST_BYTES = 65536
+# Beside the engine's: a scrape is a few milliseconds of work, and a flood of them must take its time from nobody.
+_NICE = 10
 _TOO_MANY = (
     b"HTTP/1.0 429 Too Many Requests\r\nContent-Type: text/plain\r\nRetry-After: 1\r\nContent-Length: 32\r\n"
     b"Connection: close\r\n\r\ntoo many scrapes, wait a second\n"
@@ -111,6 +113,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _serve(arguments: ChildArguments, channel: BlockingChannel[ControlMessage]) -> int:
     config, _episode = receive_config(channel, Role.METRICS)
+    os.nice(_NICE)
     log.configure(config.log, role=Role.METRICS.value)
     if arguments.listen_fd is None:
         raise ListenFailed("the metrics process got no listener")

@@ -64,11 +64,11 @@ def await_true(ask: Callable[[], Any], what: str, patience_s: float = 300.0) -> 
 
 
 @contextlib.contextmanager
-def running(*command: str, log: Path) -> Iterator[None]:
+def running(*command: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run `command` for the length of the block."""
     with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
         try:
-            yield
+            yield process
         finally:
             process.terminate()
 
