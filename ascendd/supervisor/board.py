@@ -64,6 +64,8 @@ class StatsBoard:
         self._hastened: dict[str, _Hastened] = {}
         self._cpu_s: dict[tuple[str, int], float] = {}
         self._told_at_s: dict[str, float] = {}
+        # When the supervisor last read what it does not read for each snapshot.
+        self._read_at_s: dict[str, float] = {}
         # Pages of engines that count by themselves, by role.
         self._foreign: dict[str, bytes] = {}
         self._last_line: tuple[float, tuple[int, ...]] = (self._clock(), (0, 0))
@@ -114,6 +116,7 @@ class StatsBoard:
 
     def take_sweep(self, sweep: Sweep, max_bytes: int) -> None:
         """Take what the logs have on the disk, of `max_bytes` that they may."""
+        self._read_at_s["log"] = self._clock()
         self._store.set("ascendd_log_bytes", float(sweep.total_bytes))
         self._store.set("ascendd_log_budget_bytes", float(max_bytes))
         self._store.inc("ascendd_log_files_removed_total", float(sweep.num_removed))
@@ -137,6 +140,7 @@ class StatsBoard:
                 # Half of the dies of A3 have no power of their own: it is that of the pair, told with the first.
                 self._chip_power_w = {number: row.get("power_w") or 0.0 for number, row in rows}
         self._store.set("ascendd_checks_timestamp_seconds", time.time())
+        self._read_at_s["checks"] = self._clock()
         self.checks = {
             "unix_s": round(time.time(), 1),
             "results": [
@@ -161,7 +165,7 @@ class StatsBoard:
 
     def measure(self, own_pid: int, child_pids: Mapping[Role, int]) -> None:
         """Read memory and CPU time of the supervisor and of each child with its workers."""
-        now_s = self._clock()
+        now_s = self._read_at_s["processes"] = self._clock()
         # Finding descendants reads the whole process table; only the engine has workers.
         readings = {
             (role.value, pid): usage(pid) if role is Role.ENGINE else own_usage(pid) for role, pid in child_pids.items()
@@ -194,6 +198,7 @@ class StatsBoard:
             return
         private_bytes = float(sum(reading.private_bytes for reading in readings))
         self._store.set("ascendd_process_private_memory_bytes", private_bytes, (role,))
+        self._read_at_s["private_memory"] = now_s
         for trend in trends:
             trend.add(now_s, private_bytes)
         if (growth := trends[0].growth()) is not None:
@@ -253,6 +258,7 @@ class StatsBoard:
         if before is not None and before.source != power.source:
             self._store.remove("ascendd_power_watts", (before.source,))
         self._store.set("ascendd_power_watts", power.watts, (power.source,))
+        self._read_at_s["power"] = self._clock()
         self._store.inc("ascendd_cost_total", max(0.0, total - self._cost_told), (currency,))
         self._cost_told = total
         name = "ascendd_cost_per_million_tokens"
@@ -283,5 +289,7 @@ class StatsBoard:
         now_s = self._clock()
         for role, told_at_s in self._told_at_s.items():
             self._store.set("ascendd_stats_age_seconds", now_s - told_at_s, (role,))
+        for what, read_at_s in self._read_at_s.items():
+            self._store.set("ascendd_reading_age_seconds", now_s - read_at_s, (what,))
         self._accumulator.update(_SUPERVISOR, self._store.samples())
         return MetricsSnapshot(self._accumulator.merged(), time.time(), b"".join(self._foreign.values()))

@@ -21,7 +21,8 @@ from ascendd.telemetry.metrics import SPECS
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SNAPSHOT_AGE = "ascendd_snapshot_age_seconds"
-_STATS_AGE = "ascendd_stats_age_seconds"
+# Ages that go on growing while the page stands.
+_AGES = ("ascendd_stats_age_seconds", "ascendd_reading_age_seconds")
 _REFUSED = "ascendd_scrapes_refused_total"
 _FAMILY = re.compile(rb"^# TYPE (\S+)", re.MULTILINE)
 
@@ -55,15 +56,13 @@ class Exposition:
                 return _text(families(own, self._model_name))
             age_s = time.monotonic() - self._received_at_s
             if self._rendered is None:
-                fixed = [sample for sample in self._samples if sample.name != _STATS_AGE]
+                fixed = [sample for sample in self._samples if sample.name not in _AGES]
                 # What an engine tells under a name of its own is shown, not what we would tell under it.
                 told = frozenset(_FAMILY.findall(self._foreign))
                 self._rendered = _text(families(fixed, self._model_name, told)) + self._foreign
             page, samples = self._rendered, self._samples
         own.append(Sample(_SNAPSHOT_AGE, age_s, ()))
-        own += [
-            Sample(_STATS_AGE, sample.value + age_s, sample.labels) for sample in samples if sample.name == _STATS_AGE
-        ]
+        own += [Sample(sample.name, sample.value + age_s, sample.labels) for sample in samples if sample.name in _AGES]
         return page + _text(families(own, self._model_name))
 
 

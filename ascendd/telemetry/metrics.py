@@ -150,6 +150,11 @@ SUPERVISOR_METRICS = (
     gauge("ascendd_instance_state", "1 for the state the instance is in, 0 for all others.", "state"),
     gauge("ascendd_degraded", "1 while the instance serves without this, else 0.", "what"),
     gauge("ascendd_stats_age_seconds", "Age of what a process last told of itself; grows when it hangs.", "role"),
+    gauge(
+        "ascendd_reading_age_seconds",
+        "Age of what the supervisor reads now and then: processes, private_memory, log, checks or power.",
+        "what",
+    ),
     gauge("ascendd_check_verdict", "A live check: 0 pass, 1 warning, 2 failure, 3 could not be checked.", "check"),
     gauge("ascendd_checks_timestamp_seconds", "Unix time of the last round of live checks."),
     gauge("ascendd_process_resident_memory_bytes", "Resident memory of a process.", "role"),

@@ -96,3 +96,33 @@ def test_the_pair_passes_by_the_sites_permit(facts: dict[str, Any]) -> None:
 
     assert permitted.endswith("permitted by /etc/ascendd/policy.json: served here for a month, change 4711")
     assert without == "fail: neither driver 24.1.rc3 nor CANN 7.0.0.H100 lists the other as compatible"
+
+
+def test_the_exporter_shows_the_chips_under_its_own_unit(facts: dict[str, Any]) -> None:
+    """`systemctl start ascendd-exporter`: eight chips under both names, the instance, and the age; as its own user."""
+    exporter = facts["exporter"]
+    shown = exporter["serving"]
+    print(exporter["exposure"])
+
+    assert (exporter["verify"], exporter["said"], exporter["user"]) == ([], "", "ascendd")
+    assert float(exporter["exposure"].split(": ")[1].split()[0]) < 4.0
+    assert (shown["chips"], shown["machine"]) == (["ascendd_chips 8.0"], ["machine_npu_nums 8.0"])
+    assert shown["listens"]
+    assert len(shown["age"]) == 1
+    assert {name: number for name, number in shown.items() if "chip_" in name and number != 8} == {}
+
+
+def test_the_exporter_outlives_serving(facts: dict[str, Any]) -> None:
+    """After the instance's stop the same process shows the chips on; its own stop is clean."""
+    exporter = facts["exporter"]
+
+    assert exporter["alone"] == {"pid": True, "ActiveState": "active", "NRestarts": "0", "chips": 8}
+    assert exporter["stopped"] == {"ActiveState": "inactive", "Result": "success", "ExecMainStatus": "0"}
+
+
+def test_the_exporter_steps_aside_for_an_npu_exporter(facts: dict[str, Any]) -> None:
+    """While a process of that name runs, its names are left to it and ours stay; afterwards they are back."""
+    exporter = facts["exporter"]
+
+    assert exporter["aside"] == {"theirs": 0, "ours": 8}
+    assert exporter["back"] == 8

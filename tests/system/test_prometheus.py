@@ -194,6 +194,19 @@ def test_prometheus_stores_what_the_request_caused(prometheus: Callable[[str], l
     assert prometheus("sum(ascendd_requests_total)") == [1.0]
 
 
+def test_every_figure_has_its_age(prometheus: Callable[[str], list[float]]) -> None:
+    """The page, what each process told, and what is read now and then: processes, their memory, logs and power."""
+    ages = (
+        "ascendd_snapshot_age_seconds < 60",
+        'ascendd_stats_age_seconds{role=~"engine|api"} < 60',
+        'ascendd_reading_age_seconds{what=~"processes|power"} < 120',
+    )
+
+    seen = [eventually(lambda e=age: prometheus(e) or None, age) for age in ages]  # type: ignore[misc]
+
+    assert [len(values) for values in seen] == [1, 2, 2]
+
+
 def test_alert_expressions_have_values(prometheus: Callable[[str], list[float]]) -> None:
     """The three classic alert conditions can be asked, and none of them holds on an idle instance."""
     for expression in (

@@ -175,3 +175,20 @@ def test_a_process_that_ended_and_is_not_reaped_has_no_size(monkeypatch):
     assert found["ascendd_process_resident_memory_bytes", ("engine",)] == 7_000_000
     assert found["ascendd_process_cpu_seconds_total", ("engine",)] == 3.0
     assert [sizes.get("engine") for _, sizes in board.memory_curve] == [7_000_000, None]
+
+
+def test_what_is_read_now_and_then_has_its_age():
+    """Processes, checks, power and the log have the seconds since they were read, and nothing that was never read."""
+    now_s = 100.0
+    board = StatsBoard("blue", "qwen2", clock=lambda: now_s)
+
+    before = {sample.labels for sample in board.snapshot().samples if sample.name == "ascendd_reading_age_seconds"}
+    board.take_checks([])
+    now_s = 103.0
+    board.measure(os.getpid(), {})
+    board.set_costs(Power(10.0, "configured"), None, "EUR", 0.0, {})
+    now_s = 110.0
+    ages = {s.labels[0]: s.value for s in board.snapshot().samples if s.name == "ascendd_reading_age_seconds"}
+
+    assert before == set()
+    assert ages == {"checks": 10.0, "processes": 7.0, "private_memory": 7.0, "power": 7.0}

@@ -127,9 +127,17 @@ def test_the_age_of_each_process_counts_from_its_own_words():
     """What a process told 3 s before a snapshot that is 12 s old is 15 s old."""
     exposition = Exposition("qwen2")
 
-    exposition.replace([Sample("ascendd_stats_age_seconds", 3.0, ("engine",))], age_s=12.0)
+    exposition.replace(
+        [
+            Sample("ascendd_stats_age_seconds", 3.0, ("engine",)),
+            Sample("ascendd_reading_age_seconds", 4.0, ("power",)),
+        ],
+        age_s=12.0,
+    )
+    values = scraped(exposition)
 
-    assert 15.0 <= scraped(exposition)["ascendd_stats_age_seconds", (("role", "engine"),)] < 25.0
+    assert 15.0 <= values["ascendd_stats_age_seconds", (("role", "engine"),)] < 25.0
+    assert 16.0 <= values["ascendd_reading_age_seconds", (("what", "power"),)] < 26.0
 
 
 def test_a_page_is_rendered_once_for_each_snapshot(monkeypatch):
@@ -150,7 +158,7 @@ def test_a_page_is_rendered_once_for_each_snapshot(monkeypatch):
     for _ in range(5):
         exposition.render()
 
-    assert [count for count in rendered if count > 5] == [len(every_metric()) - 1]
+    assert [count for count in rendered if count > 5] == [len(every_metric()) - 2]
 
 
 def test_promtool_finds_nothing_in_our_names():
