@@ -33,8 +33,8 @@ from loopback_ports import free_ports
 FIXED = (8, 16, 32, 64, 128)
 CLIENTS = (1, 32, 2)
 TUNED = "tuned"
-PROMPT_WORDS, ANSWER = 24, 32
-CALIBRATION_CLIENTS, CALIBRATION_S = 16, 20.0
+PROMPT_WORDS, ANSWER = 24, 24
+CALIBRATION_CLIENTS, CALIBRATION_S = 16, 12.0
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def start(stack: contextlib.ExitStack, folder: Path, model: Path, name: str, goa
     api, metrics = free_ports(2)
     text = (
         f"model: {{path: {model}, name: m, max_model_len: 512}}\nlisten: {{port: {api}}}\nmetrics: {{port: {metrics}}}\n"
-        f"engine: {{device: cpu, max_num_seqs: {128 if goals else name}, max_num_blocks: 512, enable_prefix_caching: false}}\n"
+        f"engine: {{device: cpu, max_num_seqs: {128 if goals else name}, num_threads: 1, max_num_blocks: 512, enable_prefix_caching: false}}\n"
     )
     if goals is not None:
         text += (
