@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import abc
 import enum
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Dict, List, Optional, Tuple
 
 if TYPE_CHECKING:
     from ascendd.preflight.context import CheckContext
     from ascendd.preflight.target import Target
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Verdict(enum.Enum):
@@ -69,12 +73,19 @@ class CheckResult:
         remedy = data["remedy"]
         return cls(
             verdict=Verdict(data["verdict"]),
-            summary=str(data["summary"]),
+            summary=printable(str(data["summary"])),
             evidence=dict(data["evidence"]),
-            remedy=None if remedy is None else Remedy(remedy["runbook"], remedy["text"], tuple(remedy["commands"])),
+            remedy=None
+            if remedy is None
+            else Remedy(remedy["runbook"], printable(remedy["text"]), tuple(map(printable, remedy["commands"]))),
             duration_s=float(data["duration_s"]),
             check_id=str(data["id"]),
         )
+
+
+def printable(text: str) -> str:
+    """Return `text` without control characters, which a broken tool or file would send to a terminal or an XML file."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 class Check(abc.ABC):

@@ -1,5 +1,6 @@
 """Files, answers and paths that no sound host has: told as what cannot be read, never a crash and never sound."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +13,10 @@ from ascendd.host.files import HostFiles
 from ascendd.host.kernel_log import LONGEST_LINES, read_kernel_log
 from ascendd.host.npu_smi import NpuSmi
 from ascendd.host.version_files import INSTALL_INFO, read_cann, read_driver
+from ascendd.preflight.check import CheckResult, Remedy, Verdict
 from ascendd.preflight.context import CheckContext, CheckRequest
 
+NOBODY = 65534
 TOOLKIT = "/opt/my ascend/ascend-toolkit/latest"
 
 
@@ -44,6 +47,36 @@ def test_links_that_lead_to_themselves_are_not_there(tmp_path: Path) -> None:
     assert not files.is_executable("/loop/tool")
     with pytest.raises(ProbeUnavailable, match="Too many levels of symbolic links"):
         files.read_text("/loop")
+
+
+def test_a_folder_that_this_user_may_not_enter_hides_what_is_in_it(tmp_path: Path) -> None:
+    """What cannot be seen is not there, and reading it says why; no Python of ours raises for it."""
+    (tmp_path / "shut/bin").mkdir(parents=True)
+    (tmp_path / "shut/bin/npu-smi").touch(0o755)
+    files = HostFiles(str(tmp_path))
+    (tmp_path / "shut").chmod(0)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(NOBODY)
+    try:
+        seen = (files.exists("/shut/bin"), files.is_dir("/shut/bin"), files.is_executable("/shut/bin/npu-smi"))
+        with pytest.raises(ProbeUnavailable, match="Permission denied"):
+            files.read_text("/shut/bin/npu-smi")
+    finally:
+        os.seteuid(user)
+        (tmp_path / "shut").chmod(0o755)
+
+    assert seen == (False, False, False)
+
+
+def test_control_characters_reach_no_terminal() -> None:
+    """What a broken tool printed is told with a sign in their place; tabs and new lines stay."""
+    found = CheckResult(Verdict.FAIL, "\0\x1b[2J runs\ton\n", {}, Remedy("ASD-P01", "ask \x07", ("a \x9b",)))
+
+    told = CheckResult.from_json(found.to_json())
+
+    assert told.summary == "\ufffd\ufffd[2J runs\ton\n"
+    assert told.remedy == Remedy("ASD-P01", "ask \ufffd", ("a \ufffd",))
 
 
 def test_a_toolkit_below_a_path_with_spaces_is_read(host) -> None:
