@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -130,9 +131,17 @@ class Daemon:
             return json.loads(connection.makefile().readline())
 
     def metrics(self) -> dict[str, float]:
-        """Scrape /metrics: sample line without value -> value."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=120) as response:
-            lines = response.read().decode().splitlines()
+        """Scrape /metrics: sample line without value -> value; waits where it was asked too often."""
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=120) as response:
+                    lines = response.read().decode().splitlines()
+                break
+            except urllib.error.HTTPError as refusal:
+                with refusal:
+                    if refusal.code != 429:
+                        raise
+                time.sleep(0.2)
         return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
 
     def close(self) -> None:

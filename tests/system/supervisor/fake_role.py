@@ -62,7 +62,9 @@ class FakeRole:
         if "fault" in step:
             raise getattr(errors, step["fault"])(f"{self._role.value} was told to fail", remedy="Tell it otherwise.")
         num_blocks = config.engine.max_num_blocks or 100
-        channel.send(msg.Ready({"run": run, "num_blocks": num_blocks, "block_size": 16, "max_model_len": 128}))
+        parallel = {"tp_size": config.parallel.tensor_parallel_size, "devices": config.parallel.devices}
+        facts = {"run": run, "num_blocks": num_blocks, "block_size": 16, "max_model_len": 128, **parallel}
+        channel.send(msg.Ready(facts))
         return self._serve(channel, step)
 
     def _load(self, channel: BlockingChannel[ControlMessage], step: dict) -> None:

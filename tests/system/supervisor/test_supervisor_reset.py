@@ -1,4 +1,4 @@
-"""Chips in alarm between two engines: reset where that is allowed and nobody has the ring, else the instance says why."""
+"""Faulty chips between two engines: reset where that is allowed and nobody has the ring; left out where they fail again."""
 
 from __future__ import annotations
 
@@ -72,3 +72,36 @@ def test_a_chip_that_three_resets_do_not_cure_ends_the_instance(start, tmp_path)
     assert "NPU 2 chip 0 (0000:C2:00.0) was not reset in 3 tries" in failed["error"]
     assert "replace it where three resets do not help" in failed["remedy"]
     assert len(machine.resets()) == 3
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_chip_that_fails_again_is_left_out(start, eventually, allowed: bool) -> None:
+    """The instance comes back on the other chip with a smaller size, degraded, and says so; without leave it fails."""
+    plan = [{"lost_after_s": 0.5}] * 3 if not allowed else [{"lost_after_s": 0.5}, {"lost_after_s": 0.5}, {}]
+    extra = (
+        "parallel: {tensor_parallel_size: 2, devices: [4, 5]}\n"
+        f"recovery: {{backoff_min_s: 0.1, backoff_max_s: 0.2, allow_smaller_parallel: {str(allowed).lower()}}}"
+    )
+    daemon = start(engine=plan, extra=extra, timing={})
+
+    if not allowed:
+        assert daemon.wait_exit() == 70
+        assert daemon.events("supervisor.failed")[-1]["code"] == "ASD-E07"
+        assert daemon.events("supervisor.device_left_out") == []
+        return
+    text = "tensor parallel size 1 on devices 5, since device 4 failed repeatedly"
+    eventually(
+        lambda: daemon.statuses and text in daemon.statuses[-1] and daemon.ask()["ready"], detail=daemon.log_text
+    )
+    # The page is up to some seconds behind.
+    eventually(
+        lambda: (page := daemon.metrics()).get("ascendd_instance_ready") and page['ascendd_degraded{what="device"}']
+    )
+    ready = [
+        (line["tp_size"], line["devices"]) for line in daemon.events("supervisor.child_ready") if "tp_size" in line
+    ]
+
+    assert [place for place in ready if place[0] == 1] == [(1, [5])]
+    assert {tuple(place[1]) for place in ready} <= {(4, 5), (5,)}
+    (said,) = daemon.events("supervisor.device_left_out")
+    assert said["reason"] == text
