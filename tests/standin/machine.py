@@ -113,7 +113,11 @@ class Machine:
         } | more  # fmt: skip
 
     def fault(self, function: str, code: int, *, call: int = 1, times: int = 1, device: int = -1) -> Rule:
-        """Let calls number `call` .. of an ACL or HCCL function return `code`; counted over all processes from now."""
+        """
+        Let calls number `call` .. of an ACL or HCCL function return `code`; counted over all processes from now.
+
+        `name@capture` stands for those calls of a function that come while a stream of the process is captured.
+        """
         return self._add(function, CODE, code, call, times, device)
 
     def hang(self, function: str, *, call: int = 1, device: int = -1) -> Rule:

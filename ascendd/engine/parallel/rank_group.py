@@ -14,6 +14,7 @@ from ascendd.errors import CollectiveTimeout
 
 if TYPE_CHECKING:
     import torch.distributed as dist
+    from torch._C._distributed_c10d import Store
 
 T = TypeVar("T")
 
@@ -31,11 +32,14 @@ class TensorGroup:
         size: int = 1,
         handle: dist.ProcessGroup | None = None,
         progress: RankProgress | None = None,
+        store: Store | None = None,
     ) -> None:
         self.rank = rank
         self.size = size
         self._handle = handle
         self._progress = progress or RankProgress()
+        self._store = store
+        self._num_exchanges = 0
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """Add up `x` over the ranks, in place, and return it."""
@@ -56,6 +60,20 @@ class TensorGroup:
         parts = [torch.empty_like(x) for _ in range(self.size)]
         guarded(self._progress, "all_gather", lambda: dist.all_gather(parts, x, group=self._handle))
         return parts
+
+    def exchange(self, word: str) -> list[str]:
+        """Return the word of every rank, by rank: from host to host, so that one whose device fails can say so."""
+        if self.size == 1:
+            return [word]
+        assert self._store is not None
+        store, number = self._store, self._num_exchanges
+        self._num_exchanges += 1
+
+        def meet() -> list[str]:
+            store.set(f"{number}/{self.rank}", word)
+            return [store.get(f"{number}/{rank}").decode() for rank in range(self.size)]
+
+        return guarded(self._progress, "exchange", meet)
 
 
 class RankGroup:
@@ -114,11 +132,12 @@ def join_group(
     import torch.distributed as dist
 
     timeout = datetime.timedelta(seconds=timeout_s)
+    store = dist.FileStore(  # type: ignore[attr-defined]
+        store_path, place.world_size
+    )
+    store.set_timeout(timeout)
 
     def meet() -> list[dist.ProcessGroup]:
-        store = dist.FileStore(  # type: ignore[attr-defined]
-            store_path, place.world_size
-        )
         dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world_size, timeout=timeout)
         # Every rank makes every group, in one order; that is torch's rule.
         return [
@@ -127,7 +146,9 @@ def join_group(
         ]
 
     groups = guarded(progress, "rendezvous", meet)
-    return RankGroup(place, TensorGroup(place.tp_rank, place.tp_size, groups[place.pp_rank], progress), progress)
+    words = dist.PrefixStore(f"words/{place.pp_rank}", store)  # type: ignore[attr-defined]
+    tensor = TensorGroup(place.tp_rank, place.tp_size, groups[place.pp_rank], progress, words)
+    return RankGroup(place, tensor, progress)
 
 
 def guarded(progress: RankProgress, name: str, collective: Callable[[], T]) -> T:

@@ -16,6 +16,7 @@ import torch
 from ascendd.device.base import AttentionContext, CapturedGraph, GraphBackend, SequenceTable
 from ascendd.engine.layers.forward_context import ForwardContext
 from ascendd.engine.layers.rotary import RotaryTable
+from ascendd.engine.runner.capture_accord import CaptureAccord
 from ascendd.engine.runner.input_batch import StepInputs
 from ascendd.errors import AscenddError, DeviceOutOfMemory, GraphCaptureFailed
 from ascendd.telemetry import log
@@ -60,7 +61,7 @@ class _Bucket:
 
 class GraphRunner:
     """
-    Owns the inputs that all graphs share and the graphs of one rank.
+    Owns the inputs that all graphs share and the graphs of one rank; through `accord` all ranks have the same buckets.
 
     `max_blocks` is the width of the block table: the blocks of the longest sequence; `num_blocks` are those of the
     cache, the null block included. `is_latent` says that kernels want the row of each sequence in the table
@@ -73,7 +74,7 @@ class GraphRunner:
         rotary: RotaryTable,
         kv_caches: list[torch.Tensor],
         backend: GraphBackend,
-        classify: Callable[[BaseException], AscenddError | None],
+        accord: CaptureAccord,
         *,
         max_blocks: int,
         block_size: int,
@@ -85,7 +86,7 @@ class GraphRunner:
         self._rotary = rotary
         self._kv_caches = kv_caches
         self._backend = backend
-        self._classify = classify
+        self._accord = accord
         self._max_blocks = max_blocks
         self._block_size = block_size
         self._num_slots = num_blocks * block_size
@@ -101,7 +102,7 @@ class GraphRunner:
 
     def capture(self, buckets: Sequence[int]) -> None:
         """
-        Capture `buckets`, or as many as the device has room for, down to none; each retreat is a warning.
+        Capture `buckets`, or as many as every rank's device has room for, down to none; each retreat is a warning.
 
         Raises the device's typed fault where a failure is not one of capturing.
         """
@@ -148,22 +149,13 @@ class GraphRunner:
 
     def _try(self, buckets: Sequence[int]) -> AscenddError | None:
         """Capture all of `buckets`, the largest first, so that the others find room in its memory."""
-        self._make_inputs(buckets[-1])
+        fault = self._accord.attempt(lambda: self._make_inputs(buckets[-1]))
         for size in reversed(buckets):
-            try:
-                self._buckets[size] = self._capture_one(size)
-            except GraphCaptureFailed as failed:
-                return failed
-            except (RuntimeError, MemoryError) as error:
-                fault = self._classify(error) or self._classify(error.__context__ or error)
-                if isinstance(fault, (DeviceOutOfMemory, GraphCaptureFailed)):
-                    return fault
-                if fault is None:
-                    raise
-                raise fault from error
-        return None
+            fault = fault or self._capture_one(size)
+        return fault
 
-    def _capture_one(self, size: int) -> _Bucket:
+    def _capture_one(self, size: int) -> AscenddError | None:
+        """Capture and prove the graph of `size` rows on every rank, or return why one of them cannot."""
         rows = self._arange[:size]
         table = SequenceTable(
             list(range(1, size + 1)), [1] * size, self._block_table[:size], rows if self._is_latent else None
@@ -175,18 +167,30 @@ class GraphRunner:
             context = ForwardContext(cos, sin, self._kv_caches, attention, rows)
             return self._forward(self._token_ids[:size], context)
 
-        step()  # operators that prepare themselves on their first call must not do so inside a capture
-        graph, logits = self._backend.capture(step)
-        bucket = _Bucket(graph, table, logits)
-        self._prove(bucket, size, step)
-        return bucket
+        def capture() -> None:
+            graph, logits = self._backend.capture(step)
+            self._buckets[size] = _Bucket(graph, table, logits)
 
-    def _prove(self, bucket: _Bucket, size: int, step: Callable[[], torch.Tensor]) -> None:
+        deviation = 0.0
+
+        def measure() -> None:
+            nonlocal deviation
+            deviation = self._deviation(self._buckets[size], size, step)
+
+        # Operators that prepare themselves on their first call must not do so inside a capture: one eager step first.
+        return (
+            self._accord.attempt_with_peers(step)
+            or self._accord.attempt(capture)
+            or self._accord.attempt_with_peers(measure)
+            or self._accord.attempt(lambda: _judge(deviation, size))
+        )
+
+    def _deviation(self, bucket: _Bucket, size: int, step: Callable[[], torch.Tensor]) -> float:
         """
-        Replay with lengths that the capture did not have, beside the same step run eagerly.
+        Replay with lengths that the capture did not have; return the deviation from the same step run eagerly.
 
         A runtime that does not hold a graph back until its new lengths are there (ExternalEvent of torch_npu needs
-        aclrtValueWait) gives wrong tokens without any error. Raises GraphCaptureFailed, which leaves no graph.
+        aclrtValueWait) gives wrong tokens without any error.
         """
         lengths = [_PROOF_LENGTH] * size
         self._token_ids[:size].copy_(self._arange[:size])  # rows that differ, or more of them would change nothing
@@ -195,15 +199,7 @@ class GraphRunner:
         replayed = bucket.logits.clone()
         expected = step().float()
         self._token_ids[:size].zero_()
-        deviation = float((replayed - expected).abs().max() / expected.abs().max().clamp_min(1e-6))
-        if not deviation <= _MAX_DEVIATION:
-            raise GraphCaptureFailed(
-                f"a replayed step of {size} rows deviates by {deviation:.1%} from the same step without a graph "
-                f"(at most {_MAX_DEVIATION:.0%}): graphs do not take new lengths here",
-                remedy="Upgrade CANN and the driver to versions that belong to this torch_npu, or set "
-                "engine.enforce_eager: true.",
-                cannot_capture=True,
-            )
+        return float((replayed - expected).abs().max() / expected.abs().max().clamp_min(1e-6))
 
     def _make_inputs(self, size: int) -> None:
         def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
@@ -225,3 +221,15 @@ class GraphRunner:
     def _drop(self) -> None:
         self._buckets.clear()
         self._backend.close()
+
+
+def _judge(deviation: float, size: int) -> None:
+    """Raise GraphCaptureFailed, which leaves no graph, where a replay did not compute the step."""
+    if not deviation <= _MAX_DEVIATION:
+        raise GraphCaptureFailed(
+            f"a replayed step of {size} rows deviates by {deviation:.1%} from the same step without a graph "
+            f"(at most {_MAX_DEVIATION:.0%}): graphs do not take new lengths here",
+            remedy="Upgrade CANN and the driver to versions that belong to this torch_npu, or set "
+            "engine.enforce_eager: true.",
+            cannot_capture=True,
+        )

@@ -23,6 +23,7 @@ from ascendd.engine.layers.vocabulary import VocabularyShards
 from ascendd.engine.layers.weight_scope import WeightScope
 from ascendd.engine.models.registry import build_model
 from ascendd.engine.parallel.rank_group import RankGroup
+from ascendd.engine.runner.capture_accord import CaptureAccord
 from ascendd.engine.runner.graph_runner import GraphRunner, decode_buckets
 from ascendd.engine.runner.input_batch import InputBatch
 from ascendd.engine.runner.logprobs import score_prompts
@@ -144,24 +145,31 @@ class ModelRunner:
         """
         Capture decode steps where the device can and the configuration lets it; before the first request.
 
-        Attention that reads groups of rows has another shape at each step, so such kernels run eagerly. Raises the
-        device's typed fault where it fails for another reason than capturing.
+        Attention that reads groups of rows has another shape at each step, so such kernels run eagerly; of tensor ranks
+        all do where one must. Raises the device's typed fault where it fails for another reason than capturing.
         """
         # What a stage of a pipeline waits for, its neighbours' tensors, is no part of a graph.
-        is_eager = self._config.enforce_eager or self._group.place.pp_size > 1
-        backend = None if is_eager else self._device.open_graphs()
-        if backend is None:
+        if self._config.enforce_eager or self._group.place.pp_size > 1:
             return
+        accord = CaptureAccord(self._group.tensor, self._device.classify_fault)
+        backend = self._device.open_graphs()
         form = self._device.kernels.attention_form(is_latent=self._kv_spec.is_latent)
-        if not form & (AttentionForm.SEQUENCE_TABLE | AttentionForm.DECODE_TABLE):
-            log.get_logger("graphs").info("graphs.off", reason="attention is computed by the reference")
+        against = ""
+        if backend is None:
+            against = "the device captures no graphs"
+        elif not form & (AttentionForm.SEQUENCE_TABLE | AttentionForm.DECODE_TABLE):
+            against = "attention is computed by the reference"
+        reason = accord.may_capture(against)
+        if reason or backend is None:
+            if backend is not None:
+                log.get_logger("graphs").info("graphs.off", reason=reason)
             return
         self._graphs = GraphRunner(
             self._compute_whole,
             self._rotary,
             self._kv_caches,
             backend,
-            self._device.classify_fault,
+            accord,
             max_blocks=-(-self._config.max_model_len // self._config.block_size),
             block_size=self._config.block_size,
             num_blocks=self._kv_spec.num_blocks,

@@ -1,5 +1,6 @@
 /* Faults on the n-th call of a function, dead devices, and the message of the latest failure. */
 #include "call.h"
+#include "graph.h"
 #include "machine.h"
 
 #include <stdarg.h>
@@ -48,6 +49,15 @@ static int needs_no_device(const char *function)
     return strstr(function, "Free") || strstr(function, "Destroy") || strstr(function, "aclsys") == function;
 }
 
+/* Whether a rule is for this call: by the function's name, or by `name@capture` while a stream is captured. */
+static int names(const char *rule, const char *function)
+{
+    size_t length = strlen(function);
+    if (strncmp(rule, function, length))
+        return 0;
+    return !rule[length] || (!strcmp(rule + length, "@capture") && __atomic_load_n(&standin_captures, __ATOMIC_ACQUIRE));
+}
+
 int standin_enter(const char *function)
 {
     struct machine *m = standin_machine();
@@ -60,7 +70,7 @@ int standin_enter(const char *function)
     int num_rules = __atomic_load_n(&m->num_rules, __ATOMIC_ACQUIRE);
     for (int i = 0; i < num_rules; i++) {
         struct rule *rule = &m->rules[i];
-        if (strcmp(rule->function, function) || (rule->device >= 0 && rule->device != device))
+        if (!names(rule->function, function) || (rule->device >= 0 && rule->device != device))
             continue;
         uint32_t call = __atomic_add_fetch(&rule->calls, 1, __ATOMIC_ACQ_REL);
         if (rule->action == RULE_COUNT || call < rule->first || call - rule->first >= rule->times)

@@ -1,4 +1,7 @@
-/* Events: a mark in one stream that others, and the host, wait for. Recording again starts a new wait. */
+/*
+ * Events: a mark in one stream that others, and the host, wait for. Recording again starts a new wait. In a capture it
+ * orders tasks of the graph, and the host cannot ask for it.
+ */
 #include "call.h"
 #include "graph.h"
 #include "stream.h"
@@ -14,6 +17,7 @@ struct event {
     uint64_t recorded, done; /* numbers of records submitted and executed */
     struct timespec when;
     void *stream;
+    struct capture_mark captured;
     int unused; /* destroyed; freed with its last reference */
     int references;
 };
@@ -98,9 +102,8 @@ int aclrtDestroyEvent(void *handle)
 int aclrtRecordEvent(void *handle, void *stream)
 {
     ENTER();
-    int refused = standin_refuse_event(stream, __func__);
-    if (refused)
-        return refused;
+    if (standin_mark_capture(stream, &((struct event *)handle)->captured))
+        return ACL_OK;
     struct mark mark = hold(handle, 1);
     mark.event->stream = stream;
     return standin_submit(stream, reach, &mark, sizeof mark, 0);
@@ -111,6 +114,11 @@ int aclrtResetEvent(void *handle, void *stream)
     (void)handle, (void)stream;
     ENTER();
     return ACL_OK;
+}
+
+static int is_captured(const struct event *event)
+{
+    return event->captured.capture && standin_is_marked(&event->captured);
 }
 
 static int is_done(struct event *event)
@@ -124,12 +132,14 @@ static int is_done(struct event *event)
 int aclrtStreamWaitEvent(void *stream, void *handle)
 {
     ENTER();
-    int refused = standin_refuse_event(stream, __func__);
-    if (refused)
-        return refused;
+    const struct capture_mark *captured = &((struct event *)handle)->captured;
+    if (captured->capture && standin_is_marked(captured))
+        return standin_join_capture(stream, captured);
     /* What was never recorded, or is done, holds nobody up. */
     if (is_done(handle))
         return ACL_OK;
+    if (standin_is_captured(stream))
+        return standin_fail(RT_CAPTURE_DEPENDENCY, "%s: a captured stream waits for what is outside its capture", __func__);
     struct mark mark = hold(handle, 0);
     return standin_submit(stream, await, &mark, sizeof mark, 1);
 }
@@ -138,6 +148,7 @@ int aclrtSynchronizeEvent(void *handle)
 {
     ENTER();
     struct event *event = handle;
+    REQUIRE(!is_captured(event), RT_EVENT_CAPTURED);
     struct mark mark = hold(event, 0);
     await(&mark);
     /* A task ahead of the mark may have failed: the wait for it tells, as a wait for the stream would. */
@@ -148,6 +159,7 @@ int aclrtSynchronizeEvent(void *handle)
 int aclrtQueryEventStatus(void *handle, int *status)
 {
     ENTER();
+    REQUIRE(!is_captured(handle), RT_EVENT_CAPTURED);
     *status = is_done(handle);
     return ACL_OK;
 }
@@ -156,6 +168,7 @@ int aclrtQueryEventStatus(void *handle, int *status)
 int aclrtQueryEventWaitStatus(void *handle, int *status)
 {
     ENTER();
+    REQUIRE(!is_captured(handle), RT_EVENT_CAPTURED);
     *status = !is_done(handle);
     return ACL_OK;
 }

@@ -1,6 +1,8 @@
 /*
- * Graphs: a captured stream's tasks, run in order by one task of the stream that executes them. A task group is a run of
- * tasks that another stream may replace, one for one, while the graph waits at an external event in front of them.
+ * Graphs: the tasks of captured streams, run by one task of the stream that executes them, in the order in which they
+ * came: it is one of those that the events between the streams allow. A stream joins a capture where it waits for an
+ * event of it, as HCCL's do. A task group is a run of tasks that another stream may replace, one for one, while the
+ * graph waits at an external event in front of them.
  */
 #include "graph.h"
 #include "call.h"
@@ -21,10 +23,20 @@ struct group {
     int count;
 };
 
+#define MAX_MEMBERS 8
+
+/* A stream of a capture: how many tasks it has, and how many of them the first stream has waited for. */
+struct member {
+    void *stream;
+    uint64_t tasks, joined;
+};
+
 struct graph {
     struct graph_task *first, **last;
     struct group *open; /* the group that new tasks belong to */
-    void *stream;
+    struct member members[MAX_MEMBERS]; /* the first is the stream that the capture began in */
+    int num_members;
+    uint64_t number;
     pthread_t thread;
     int is_invalid; /* something was done that a capture does not allow */
 };
@@ -37,13 +49,23 @@ static struct graph_task *next_updated;
 static int left_to_update;
 /* Streams whose tasks go into a graph now, for callers that only want to know whether there are any. */
 int standin_recorded_streams;
+int standin_captures;
+
+/* With the lock held. */
+static struct member *member_of(void *stream)
+{
+    for (int i = 0; stream && captured && i < captured->num_members; i++)
+        if (captured->members[i].stream == stream)
+            return &captured->members[i];
+    return NULL;
+}
 
 int standin_is_captured(void *stream)
 {
     if (!__atomic_load_n(&standin_recorded_streams, __ATOMIC_ACQUIRE))
         return 0;
     pthread_mutex_lock(&lock);
-    int found = stream && captured && captured->stream == stream;
+    int found = member_of(stream) != NULL;
     pthread_mutex_unlock(&lock);
     return found;
 }
@@ -72,6 +94,9 @@ int standin_add_task(void *stream, task_function function, const void *argument,
         next_updated = task->next;
         left_to_update--;
     } else {
+        struct member *member = member_of(stream);
+        if (member)
+            member->tasks++;
         *captured->last = task;
         captured->last = &task->next;
         if (captured->open) {
@@ -88,6 +113,7 @@ int standin_add_task(void *stream, task_function function, const void *argument,
 int aclmdlRICaptureBegin(void *stream, int mode)
 {
     (void)mode;
+    static uint64_t number;
     ENTER();
     REQUIRE(stream, RT_CAPTURE_IMPLICIT);
     pthread_mutex_lock(&lock);
@@ -95,8 +121,11 @@ int aclmdlRICaptureBegin(void *stream, int mode)
     if (!busy) {
         captured = calloc(1, sizeof *captured);
         captured->last = &captured->first;
-        captured->stream = stream;
+        captured->members[0].stream = stream;
+        captured->num_members = 1;
+        captured->number = ++number;
         captured->thread = pthread_self();
+        __atomic_store_n(&standin_captures, 1, __ATOMIC_RELEASE);
         __atomic_add_fetch(&standin_recorded_streams, 1, __ATOMIC_ACQ_REL);
     }
     pthread_mutex_unlock(&lock);
@@ -134,10 +163,18 @@ int aclmdlRICaptureEnd(void *stream, void **graph)
     pthread_mutex_lock(&lock);
     struct graph *ended = captured;
     captured = NULL;
+    __atomic_store_n(&standin_captures, 0, __ATOMIC_RELEASE);
+    int is_first = ended->members[0].stream == stream, is_joined = 1;
+    for (int i = 1; i < ended->num_members; i++)
+        is_joined = is_joined && ended->members[i].joined == ended->members[i].tasks;
     __atomic_sub_fetch(&standin_recorded_streams, 1, __ATOMIC_ACQ_REL);
     pthread_mutex_unlock(&lock);
     if (!fault && !pthread_equal(ended->thread, pthread_self()))
         fault = standin_fail(RT_CAPTURE_WRONG_THREAD, "a capture ends in another thread than it began in");
+    if (!fault && !is_first)
+        fault = standin_fail(RT_CAPTURE_UNMATCHED, "a capture ends in another stream than it began in");
+    if (!fault && !is_joined)
+        fault = standin_fail(RT_STREAM_UNJOINED, "a stream that joined the capture was not waited for at its end");
     if (!fault && ended->is_invalid)
         fault = standin_fail(RT_MODEL_CAPTURED, "the capture is invalid");
     if (fault) {
@@ -148,23 +185,49 @@ int aclmdlRICaptureEnd(void *stream, void **graph)
     return ACL_OK;
 }
 
-/* What a capture does not allow, or the stand-in does not know, is refused, and spoils the capture. */
-static int refuse(void *stream, int code, const char *what, const char *why)
+/* What a capture does not allow is refused, and spoils the capture. */
+int standin_refuse_wait(void *stream, const char *what)
 {
     if (!standin_is_captured(stream))
         return ACL_OK;
     captured->is_invalid = 1;
-    return standin_fail(code, "%s: %s", what, why);
+    return standin_fail(RT_STREAM_CAPTURED, "%s: not allowed to synchronize a captured stream", what);
 }
 
-int standin_refuse_wait(void *stream, const char *what)
+int standin_mark_capture(void *stream, struct capture_mark *mark)
 {
-    return refuse(stream, RT_STREAM_CAPTURED, what, "not allowed to synchronize a captured stream");
+    memset(mark, 0, sizeof *mark);
+    if (!__atomic_load_n(&standin_recorded_streams, __ATOMIC_ACQUIRE))
+        return 0;
+    pthread_mutex_lock(&lock);
+    struct member *member = member_of(stream);
+    if (member)
+        *mark = (struct capture_mark){captured->number, (int)(member - captured->members), member->tasks};
+    pthread_mutex_unlock(&lock);
+    return member != NULL;
 }
 
-int standin_refuse_event(void *stream, const char *what)
+int standin_is_marked(const struct capture_mark *mark)
 {
-    return refuse(stream, RT_CAPTURE_NOT_SUPPORT, what, "the stand-in NPU captures one stream, without events to others");
+    pthread_mutex_lock(&lock);
+    int found = captured && mark->capture == captured->number;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+int standin_join_capture(void *stream, const struct capture_mark *mark)
+{
+    int code = ACL_OK;
+    pthread_mutex_lock(&lock);
+    struct member *waits = member_of(stream);
+    if (!waits && captured->num_members < MAX_MEMBERS)
+        (waits = &captured->members[captured->num_members++])->stream = stream;
+    if (!waits)
+        code = standin_fail(RT_FEATURE_NOT_SUPPORT, "the stand-in NPU captures at most %d streams", MAX_MEMBERS);
+    else if (waits == captured->members && captured->members[mark->member].joined < mark->tasks)
+        captured->members[mark->member].joined = mark->tasks;
+    pthread_mutex_unlock(&lock);
+    return code;
 }
 
 static int run_graph(void *argument)
