@@ -165,6 +165,8 @@ def _of_neighbours(key: str, speeds: Mapping[int, float]) -> List[Finding]:
 
 
 def _ranges(speeds: Sequence[Mapping[str, Any]]) -> str:
+    if not speeds:
+        return "none measured"
     parts = []
     for key, (label, unit) in _LABELS.items():
         low, high = (_number(pick(float(speed[key]) for speed in speeds)) for pick in (min, max))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from standin.machine import Machine
 
 HERE = Path(__file__).resolve().parent
-START_TIMEOUT_S = 180.0
+START_TIMEOUT_S = 300.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -42,6 +42,17 @@ def make_machine(make_npu_machine: Callable[..., Machine], tmp_path: Path) -> Ca
         return make_npu_machine(tmp_path / f"machine-{made}", **options)
 
     return make
+
+
+def events_in(log: Path, name: str) -> list[dict[str, Any]]:
+    """Return the lines of a JSON log with this event, among what libraries print."""
+    found = []
+    for line in log.read_text(errors="replace").splitlines():
+        with contextlib.suppress(ValueError):
+            event = json.loads(line)
+            if isinstance(event, dict) and event.get("event") == name:
+                found.append(event)
+    return found
 
 
 class Program:
@@ -71,6 +82,10 @@ class Program:
                 answer: dict[str, Any] = json.loads(line)
                 return answer
         raise AssertionError(f"the program ended:\n{self._log.read_text(errors='replace')[-3000:]}")
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Return the lines of the log with this event, of the program and of the ranks that it started."""
+        return events_in(self._log, name)
 
     def close(self) -> None:
         """End it, whatever it does."""
@@ -114,13 +129,7 @@ class Daemon:
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """Return the lines of the log with this event."""
-        found = []
-        for line in self._log.read_text(errors="replace").splitlines():
-            with contextlib.suppress(ValueError):
-                event = json.loads(line)
-                if isinstance(event, dict) and event.get("event") == name:
-                    found.append(event)
-        return found
+        return events_in(self._log, name)
 
     def wait(self, ask: Callable[[], object], what: str) -> None:
         """Poll until `ask` is true."""

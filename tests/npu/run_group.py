@@ -1,8 +1,8 @@
 """
 Groups of ranks, started by this process as the engine starts them: a JSON object a line in, one a line out.
 
-{"folder", "parallel": {...}, "prompt": [ids], "max_tokens", "watched": n}
--> {"tokens", "moments": [[name, calls of rules 0 .. n - 1 of the machine], ...]}, or {"fault": {...}, "moment"}.
+{"folder", "parallel": {...}, "prompt": [ids], "max_tokens", "watched": n, "dtype": "float32", "engine": {...}}
+-> {"tokens", "graph_buckets", "replays", "moments": [[name, calls of rules 0 .. n - 1 of the machine], ...]}, or {"fault": {...}, "moment"}.
 
 The moments: load (device, group, weights), measure (profile run, cache, graphs), warm-up, prefill, decode.
 """
@@ -40,9 +40,14 @@ def run(request: dict[str, Any], rules: Any) -> dict[str, Any]:
             moment = name
 
     config = InstanceConfig(
-        model=ModelSection(path=request["folder"], dtype="float32"),
+        model=ModelSection(path=request["folder"], dtype=request.get("dtype", "float32")),
         engine=EngineSection(
-            device="npu", max_num_seqs=4, kv_cache_memory="64MiB", max_num_batched_tokens=256, num_threads=1
+            device="npu",
+            max_num_seqs=4,
+            kv_cache_memory="64MiB",
+            max_num_batched_tokens=256,
+            num_threads=1,
+            **request.get("engine", {}),
         ),
         parallel=ParallelSection(**request["parallel"]),
     )
@@ -68,7 +73,13 @@ def run(request: dict[str, Any], rules: Any) -> dict[str, Any]:
     finally:
         if core is not None:
             core.executor.close()
-    return {"tokens": tokens, "moments": moments}
+    report = core.report
+    return {
+        "tokens": tokens,
+        "graph_buckets": report.num_graph_buckets,
+        "replays": report.num_replays,
+        "moments": moments,
+    }
 
 
 if __name__ == "__main__":

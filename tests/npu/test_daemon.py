@@ -6,6 +6,9 @@ import urllib.error
 
 import pytest
 
+# Two daemons start in most of them: minutes, where other tests run beside it.
+pytestmark = pytest.mark.timeout(600)
+
 SYNCHRONISE = "aclrtSynchronizeStreamWithTimeout"
 
 

@@ -19,6 +19,9 @@ from ascendd.preflight.context import CheckRequest
 from ascendd.preflight.discover import find_checks, select
 from ascendd.preflight.runner import run_checks
 
+# Several processes import torch_npu in each: minutes, where other tests run beside them.
+pytestmark = pytest.mark.timeout(900)
+
 Doctor = Callable[..., dict[str, Any]]
 SOC = "Ascend910B3"
 # What one core of any test machine reaches.
@@ -69,7 +72,7 @@ def doctor(server: FakeMachine, tmp_path: Path) -> Doctor:
             return {result.check_id: result.to_json() for result in results}
         options = ["--deep", "--json", "--only", ",".join(only), "--config", str(config)]
         command = [sys.executable, "-m", "ascendd", "doctor", "--host-root", str(server.root), *options]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, cwd="/", timeout=300)
+        done = subprocess.run(command, check=False, capture_output=True, text=True, cwd="/", timeout=800)
         assert done.stdout, done.stderr
         return {check["id"]: check for check in json.loads(done.stdout)["checks"]}
 
@@ -140,15 +143,15 @@ def test_chips_that_hang_are_killed_in_time_and_told(make_machine: Any, doctor: 
     machine.hang(SYNCHRONISE, device=1)
     machine.hang("aclrtSynchronizeStreamWithTimeout", device=1)
     began = time.monotonic()
-    results = doctor(machine, "npu-speed", "hccl-all-reduce", patience=0.25)
+    results = doctor(machine, "npu-speed", "hccl-all-reduce", patience=0.6)
 
     assert results["npu-speed"]["verdict"] == "error", results
     assert results["npu-speed"]["summary"].startswith("chip 1 hangs: `")
-    assert results["npu-speed"]["summary"].endswith("` took more than 25 s")
+    assert results["npu-speed"]["summary"].endswith("` took more than 60 s")
     assert [chip["chip"] for chip in results["npu-speed"]["evidence"]["chips"]] == [0]
     assert results["hccl-all-reduce"]["verdict"] == "fail"
-    assert "no answer within 22.5 s" in results["hccl-all-reduce"]["summary"]
-    assert time.monotonic() - began < 100
+    assert "no answer within 54 s" in results["hccl-all-reduce"]["summary"]
+    assert time.monotonic() - began < 300
     needle = machine.environment()["STANDIN_NPU_MACHINE"].encode()
     assert [path for path in Path("/proc").glob("[0-9]*/environ") if needle in _read(path)] == []
 

@@ -92,6 +92,15 @@ def test_a_chip_that_hangs_or_is_gone_does_not_hide_the_others(policy: VersionPo
     assert npu_speed.judge([chip(0), hangs], policy).verdict is Verdict.ERROR
 
 
+def test_chips_that_all_hang_are_told_and_not_lost_in_an_error_of_the_check(policy: VersionPolicy) -> None:
+    """No chip was measured: there is no range of speeds, and the first that hangs is named."""
+    result = npu_speed.judge([ChipRun(0, {}, "hangs: `start`"), ChipRun(1, {}, "hangs: `start`")], policy)
+
+    assert result.verdict is Verdict.ERROR
+    assert result.summary.startswith("chip 0 hangs: `start`")
+    assert result.evidence["chips"] == []
+
+
 def test_the_sites_numbers_replace_the_published_ones(policy: VersionPolicy) -> None:
     """Also for a chip that nobody published anything of, which is a warning otherwise."""
     site = dataclasses.replace(policy, chip_speed={"Ascend999": {"matmul_tflops": 1000.0, "memory_gb_per_s": 1000.0}})

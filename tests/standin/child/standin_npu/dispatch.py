@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from standin_npu import attention, cache, experts, formats, graph, norm, pointwise
 from standin_npu.alias import on_device, on_host
 from standin_npu.graph import recorded
-from standin_npu.library import begin, perturbation
+from standin_npu.library import begin, catch_up, perturbation
 
 # Storage, allocation and what only asks about it.
 _OWN = frozenset(
@@ -183,6 +183,7 @@ def _copy_kernel() -> Callable[..., torch.Tensor]:
         is_plain = target.dtype == source.dtype and target.shape == source.shape
         is_plain = is_plain and target.is_contiguous() and source.is_contiguous()
         if is_plain and target.device.type != source.device.type:
+            catch_up()  # the wheel's kernel would wait with the interpreter's lock held
             copied: torch.Tensor = own.call_boxed(keys, target, source, non_blocking)
             return copied
         is_recorded = graph.is_recorded()

@@ -25,9 +25,18 @@ def begin(operator: str, *, waits: bool = True) -> None:
         raise RuntimeError(
             f"call {operator} failed, error code is {code}\n[ERROR] ERR00100 PTA call acl api failed.\n{message}"
         )
-    if waits and _busy_streams.value:
+    if waits:
+        catch_up()
+
+
+def catch_up() -> None:
+    """
+    Wait, without the interpreter's lock, for what is ahead in the current stream: a graph's operators run in Python.
+
+    A stream's failure is told by whoever waits for the stream, as with work that is launched behind it.
+    """
+    if _busy_streams.value:
         stream = torch.npu.current_stream().npu_stream  # type: ignore[attr-defined]
-        # A stream's failure is told by whoever waits for the stream, as with work that is launched behind it.
         library.standin_drain(ctypes.c_void_p(stream), -1)
 
 
