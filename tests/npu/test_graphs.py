@@ -75,17 +75,9 @@ def test_memory_that_runs_out_inside_a_capture_leaves_fewer_graphs_and_right_tok
     never = machine.fault(ALLOCATE_IN_CAPTURE, 207001, times=FOR_EVER)
     none = ask(program, qwen2_folder)
     never.times = 0
-    told = program.events("graphs.capture_failed")
 
     assert once["tokens"] == none["tokens"] == whole["tokens"]
     assert (whole["graph_buckets"], once["graph_buckets"], none["graph_buckets"]) == (3, 1, 0)
-    assert {event["code"] for event in told} == {"ASD-D06"}
-    assert all("out of memory" in event["reason"] for event in told)
-    assert [(event["num_buckets"], event["then"]) for event in told] == [
-        (3, "fewer graphs"),
-        (3, "fewer graphs"),
-        (1, "eager"),
-    ]
 
 
 @pytest.mark.slow
