@@ -20,11 +20,13 @@ from ascendd.telemetry.log import get_logger
 
 _log = get_logger("api")
 
-# How long a connection that was accepted before the end has to bring its first request. A request needs a round trip
-# and a turn of the loop; who only opens a connection ahead of time waits for nothing.
-_FIRST_REQUEST_S = 1.0
+# How often a connection that was accepted before the end is looked at until it has brought its first request: for a
+# second, or for longer where the machine gives this process no turn; looks are counted, as time that it slept through
+# is time in which it read nothing. A request needs a round trip and a turn of the loop; who only opens a connection
+# ahead of time waits for nothing.
+_FIRST_REQUEST_LOOKS = 100
 # A connection that the kernel has handed over needs some turns of the loop, or a handshake, before it is counted.
-_SETTLE_S = 0.1
+_SETTLE_LOOKS = 10
 _LOOK_S = 0.01
 
 
@@ -98,11 +100,9 @@ class JsonRunner(web.AppRunner):
         """
         for site in list(self.sites):
             await site.stop()
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        settled, until = now + _SETTLE_S, now + _FIRST_REQUEST_S
-        # aiohttp has no event for this.
-        while loop.time() < settled or (self._is_awaited() and loop.time() < until):  # noqa: ASYNC110
+        for look in range(_FIRST_REQUEST_LOOKS):  # aiohttp has no event for this
+            if look >= _SETTLE_LOOKS and not self._is_awaited():
+                break
             await asyncio.sleep(_LOOK_S)
         await super().cleanup()
 

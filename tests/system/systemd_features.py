@@ -66,10 +66,11 @@ def activation() -> dict[str, Any]:
     pids = children()
     in_environment = KEY in Path(f"/proc/{pids['supervisor']}/environ").read_text()
     restart = subprocess.Popen(["systemctl", "restart", UNIT])
-    statuses = set()
+    answers = []
+    began = time.monotonic()
     while restart.poll() is None:
-        statuses.add(post(key=KEY).status)
-    statuses.add(post(key=KEY).status)
+        answers.append((round(time.monotonic() - began, 2), post(key=KEY)))
+    answers.append((round(time.monotonic() - began, 2), post(key=KEY)))
     pids |= children()
     # The socket first: a request in between would start the instance again.
     run("systemctl", "stop", SOCKET)
@@ -82,7 +83,8 @@ def activation() -> dict[str, Any]:
         "without_key": without,
         "in_environment": in_environment,
         "passed": passed,
-        "during_restart": sorted(statuses),
+        "during_restart": sorted({answer.status for _at_s, answer in answers}),
+        "lost_in_restart": [(at_s, answer.head) for at_s, answer in answers if answer.status <= 0],
         "left": [pid for pid in pids.values() if exists(pid)],
         "slice": show(SOCKET, "Slice")["Slice"],
     }

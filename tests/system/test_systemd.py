@@ -90,6 +90,7 @@ def test_a_request_during_the_start_waits_where_systemd_holds_the_listener(facts
 
     assert (activation["socket"], activation["before"], activation["slice"]) == ("", "inactive", "ascendd.slice")
     assert (activation["first"], activation["passed"]) == (200, True)
+    assert activation["lost_in_restart"] == []
     assert set(activation["during_restart"]) <= {200, 503}
     assert 200 in activation["during_restart"]
     assert activation["left"] == []

@@ -98,6 +98,27 @@ def test_first_request_may_come_after_the_end_began(listener):
     assert asyncio.run(end_between()).startswith(b"HTTP/1.1 200 OK")
 
 
+def test_time_without_a_turn_is_not_held_against_a_client(listener):
+    """A server that the machine let sleep for 1.5 s as its end began answers who was accepted just before."""
+
+    async def sleep_through() -> bytes:
+        runner = await serve(listener)
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        while not runner.server.connections:
+            await asyncio.sleep(0.001)
+        ending = asyncio.create_task(runner.cleanup())
+        await asyncio.sleep(0)
+        time.sleep(1.5)  # nothing of this process runs meanwhile
+        await asyncio.sleep(0.05)
+        writer.write(REQUEST)
+        answer = await reader.read()
+        await ending
+        writer.close()
+        return answer
+
+    assert asyncio.run(sleep_through()).startswith(b"HTTP/1.1 200 OK")
+
+
 def test_connection_without_a_request_does_not_hold_the_end(listener):
     """Who only opens a connection is cut off within a few seconds."""
 

@@ -65,10 +65,11 @@ def test_sighup_opens_the_file_anew(logging, eventually):
     daemon.process.send_signal(signal.SIGHUP)
 
     def new_file_used():
+        assert daemon.process.poll() is None
         daemon.process.send_signal(signal.SIGHUP)
         return path.exists()
 
-    eventually(new_file_used)
+    eventually(new_file_used, detail=lambda: "\n".join(lines_of(daemon)))
     assert daemon.process.poll() is None
 
 
