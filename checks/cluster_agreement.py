@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Dict, List, Mapping, Optional, Tuple
 
 from ascendd.errors import ProbeError
-from ascendd.host.ray_nodes import ASK, find_nodes
+from ascendd.host.ray_nodes import ASK, find_nodes, token_path
 from ascendd.preflight.check import CheckResult, Finding, HostCheck, Remedy, Verdict, conclude
 from ascendd.preflight.cluster import ONE_HOST, cluster_of
 from ascendd.preflight.context import CheckContext
@@ -13,6 +13,11 @@ from ascendd.preflight.context import CheckContext
 DIFFERS, TLS_MISMATCH = "ASD-H01", "ASD-G46"
 _TIMEOUT_S = 30.0
 CLOCK_IS_KEPT = "synchronised"
+_JOIN = Remedy(
+    DIFFERS,
+    "Run `ascendd cluster join` on every host; then the hosts are compared.",
+    ("ascendd cluster status --instance NAME",),
+)
 
 
 class ClusterAgreement(HostCheck):
@@ -28,7 +33,7 @@ class ClusterAgreement(HostCheck):
         if cluster is None:
             return ONE_HOST
         python = f"{context.config.engine.vllm.venv}/bin/python"
-        token = cluster.token_file or f"/etc/ascendd/keys/{context.request.instance}.ray"
+        token = cluster.token_file or token_path(context.request.instance or "NAME")
         environ = {**context.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": context.files.real(token)}
         argv = (context.files.real(python), "-c", ASK, f"{cluster.head}:{cluster.port}", "0")
         try:
@@ -44,10 +49,8 @@ class ClusterAgreement(HostCheck):
 
 def not_asked(reason: str) -> CheckResult:
     """Return what is said where the head does not answer."""
-    text = "Run `ascendd cluster join` on every host; then the hosts are compared."
-    remedy = Remedy(DIFFERS, text, ("ascendd cluster status --instance NAME",))
     said = f"the head cannot be asked, so the hosts were not compared: {reason}"
-    return conclude([Finding(Verdict.WARN, said, remedy)], "", {"reason": reason})
+    return conclude([Finding(Verdict.WARN, said, _JOIN)], "", {"reason": reason})
 
 
 def judge(hosts: Mapping[str, Mapping[str, str]], expected: int) -> CheckResult:
@@ -57,9 +60,8 @@ def judge(hosts: Mapping[str, Mapping[str, str]], expected: int) -> CheckResult:
         values = {host: facts.get(key) for host, facts in hosts.items()}
         findings.extend(_clock(values) if key == "clock" else _versions(key, values))
     if len(hosts) < expected:
-        text = "Run `ascendd cluster join` on every host; then the hosts are compared."
         said = f"{len(hosts)} of {expected} hosts joined, and those alone were compared"
-        findings.append(Finding(Verdict.WARN, said, Remedy(DIFFERS, text, ("ascendd cluster status --instance NAME",))))
+        findings.append(Finding(Verdict.WARN, said, _JOIN))
     return conclude(findings, f"{len(hosts)} hosts are alike", {host: dict(facts) for host, facts in hosts.items()})
 
 

@@ -9,7 +9,7 @@ from ascendd.errors import ProbeError
 from ascendd.host.hccn_tool import HccnTool, PortLinks, find_hccn_tool
 from ascendd.host.npu_smi import ask_each
 from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Verdict, conclude
-from ascendd.preflight.chips import in_use, physical_id, read_report
+from ascendd.preflight.chips import in_use, read_report
 from ascendd.preflight.cluster import ONE_HOST, cluster_of
 from ascendd.preflight.context import CheckContext
 
@@ -39,7 +39,7 @@ class ClusterChips(NpuCheck):
             )
         tool = HccnTool(path, context.run, context.environ)
         chips = in_use(read_report(context).chips, context.logical_devices())
-        ids = [one for one in map(physical_id, chips) if one is not None]
+        ids = [chip.physical_id for chip in chips if chip.physical_id is not None]
         return judge(ask_each(ids, tool.address), ask_each(ids, tool.link), ask_each(ids, tool.net_health))
 
 

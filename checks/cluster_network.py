@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from typing import Dict, List, Mapping, Optional, Tuple
+from typing import List, Mapping, Optional, Sequence
 
-from ascendd.errors import ProbeParseError
+from ascendd.host.interfaces import Interface, parse_interfaces
 from ascendd.preflight.check import CheckResult, Finding, HostCheck, Remedy, Verdict, conclude
 from ascendd.preflight.cluster import ONE_HOST, cluster_of
 from ascendd.preflight.context import CheckContext
@@ -31,32 +30,21 @@ class ClusterNetwork(HostCheck):
         outcome = context.run(("ip", "-json", "address"), _TIMEOUT_S * context.request.patience, context.environ)
         variables = context.service().variables
         chosen = {name: variables[name] for name in VARIABLES if name in variables}
-        return judge(cluster.interface, cluster.address, read_interfaces(outcome.stdout), chosen)
+        return judge(cluster.interface, cluster.address, parse_interfaces(outcome.stdout), chosen)
 
 
-def read_interfaces(text: str) -> Dict[str, Tuple[bool, List[str]]]:
-    """Return (is up, addresses) by name from `ip -json address`. Raises ProbeParseError."""
-    try:
-        return {
-            str(link["ifname"]): ("UP" in link.get("flags", []), [str(one["local"]) for one in link["addr_info"]])
-            for link in json.loads(text)
-        }
-    except (ValueError, TypeError, KeyError) as error:
-        raise ProbeParseError(f"`ip -json address` printed what is not known: {text[:80]}") from error
-
-
-def judge(
-    interface: str, address: str, found: Mapping[str, Tuple[bool, List[str]]], chosen: Mapping[str, str]
-) -> CheckResult:
+def judge(interface: str, address: str, found: Sequence[Interface], chosen: Mapping[str, str]) -> CheckResult:
     """Decide over the interfaces of the host and the variables that choose one."""
-    evidence = {"interfaces": {name: there for name, (_, there) in found.items()}, "variables": dict(chosen)}
+    addresses = {one.name: [here for here, _ in one.addresses] for one in found}
+    evidence = {"interfaces": addresses, "variables": dict(chosen)}
     findings: List[Finding] = []
-    has: Optional[str] = next((name for name, (_, there) in found.items() if address in there), None)
+    has: Optional[str] = next((name for name, there in addresses.items() if address in there), None)
     text = "Correct cluster.interface and cluster.address in this host's file: they differ from host to host."
     remedy = Remedy(CONFIG, text, _COMMANDS)
-    if interface not in found:
+    wanted = next((one for one in found if one.name == interface), None)
+    if wanted is None:
         findings.append(Finding(Verdict.FAIL, f"there is no interface {interface}", remedy))
-    elif not found[interface][0]:
+    elif not wanted.is_up:
         text = "Bring the interface up, and have it come up at boot."
         findings.append(Finding(Verdict.FAIL, f"{interface} is down", Remedy(CONFIG, text, _COMMANDS)))
     if has is None:

@@ -9,7 +9,7 @@ from typing import Dict, List, Optional, Sequence, Set, Tuple
 from ascendd.host.device_holders import STUCK, ZOMBIE, HostProcess, find_holders, find_leftovers, read_process
 from ascendd.host.npu_smi_table import NpuProcess
 from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Verdict, conclude
-from ascendd.preflight.chips import in_use, physical_id, read_report
+from ascendd.preflight.chips import in_use, read_report
 from ascendd.preflight.context import CheckContext
 
 STUCK_AFTER_S = 0.5
@@ -47,7 +47,7 @@ class DeviceHolders(NpuCheck):
             opened = find_holders(context.files)
         chips = in_use(report.chips, context.logical_devices())
         ids = {(chip.npu_id, chip.chip_id) for chip in chips}
-        nodes = {physical_id(chip) for chip in chips}
+        nodes = {chip.physical_id for chip in chips}
         instance = context.request.instance
         listed = [process for process in report.processes if (process.npu_id, process.chip_id) in ids]
         return judge(

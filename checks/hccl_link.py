@@ -8,7 +8,7 @@ from ascendd.errors import ProbeError
 from ascendd.host.hccn_tool import HccnTool, PortLinks, find_hccn_tool
 from ascendd.host.npu_smi import ask_each
 from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Verdict, conclude
-from ascendd.preflight.chips import in_use, physical_id, read_report
+from ascendd.preflight.chips import in_use, read_report
 from ascendd.preflight.context import CheckContext
 
 LINK_DOWN = "ASD-G41"
@@ -33,7 +33,7 @@ class HcclLink(NpuCheck):
             return CheckResult(Verdict.SKIPPED, "no hccn_tool: these chips have no network ports, or it is not mounted")
         tool = HccnTool(path, context.run, context.environ)
         chips = in_use(read_report(context).chips, context.logical_devices())
-        ids = [one for one in map(physical_id, chips) if one is not None]
+        ids = [chip.physical_id for chip in chips if chip.physical_id is not None]
         links, networks = ask_each(ids, tool.link), ask_each(ids, tool.net_health)
         return judge({one: (links[one], networks[one]) for one in ids})
 

@@ -8,7 +8,7 @@ from ascendd.errors import ProbeError, ProbeTimeout
 from ascendd.host.hccn_tool import HccnTool, find_hccn_tool
 from ascendd.host.npu_smi import ask_each
 from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Verdict, conclude
-from ascendd.preflight.chips import in_use, physical_id, read_report
+from ascendd.preflight.chips import in_use, read_report
 from ascendd.preflight.context import CheckContext
 
 TLS_MISMATCH = "ASD-G46"
@@ -30,7 +30,7 @@ class HcclTls(NpuCheck):
             return CheckResult(Verdict.SKIPPED, "no hccn_tool: these chips have no network ports, or it is not mounted")
         tool = HccnTool(path, context.run, context.environ)
         chips = in_use(read_report(context).chips, context.logical_devices())
-        return judge(ask_each([one for one in map(physical_id, chips) if one is not None], tool.tls_is_on))
+        return judge(ask_each([chip.physical_id for chip in chips if chip.physical_id is not None], tool.tls_is_on))
 
 
 def judge(switches: Mapping[int, Union[bool, ProbeError]]) -> CheckResult:

@@ -6,7 +6,7 @@ from typing import FrozenSet, List, Sequence, Tuple
 
 from ascendd.host.device_holders import STUCK, ZOMBIE, HostProcess, find_leftovers, find_orphans
 from ascendd.preflight.check import CheckResult, Finding, HostCheck, Remedy, Verdict, conclude
-from ascendd.preflight.chips import in_use, physical_id, read_report
+from ascendd.preflight.chips import in_use, read_report
 from ascendd.preflight.context import CheckContext
 
 STRAY, ZOMBIE_OWNER = "ASD-G73", "ASD-G74"
@@ -34,7 +34,7 @@ class LeftoverProcesses(HostCheck):
 def _nodes_in_use(context: CheckContext) -> FrozenSet[int]:
     """Return the numbers of the instance's /dev/davinciN."""
     chips = in_use(read_report(context).chips, context.logical_devices())
-    return frozenset(number for number in map(physical_id, chips) if number is not None)
+    return frozenset(chip.physical_id for chip in chips if chip.physical_id is not None)
 
 
 def judge(

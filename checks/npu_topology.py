@@ -8,7 +8,7 @@ from ascendd.host.npu_smi_table import NpuChip
 from ascendd.host.npu_topology import FAST
 from ascendd.host.npu_topology import NpuTopology as Topology
 from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Verdict, conclude
-from ascendd.preflight.chips import in_use, physical_id, read_report
+from ascendd.preflight.chips import in_use, read_report
 from ascendd.preflight.context import CheckContext
 
 LINK_ERROR = "ASD-G54"
@@ -36,7 +36,7 @@ class NpuTopology(NpuCheck):
 
 def judge(topology: Topology, chips: Sequence[NpuChip], logical_ids: Optional[FrozenSet[int]]) -> CheckResult:
     """Decide over the links among the instance's chips; without an instance a group of all chips is only described."""
-    wanted = frozenset(one for one in map(physical_id, in_use(chips, logical_ids)) if one is not None)
+    wanted = frozenset(chip.physical_id for chip in in_use(chips, logical_ids) if chip.physical_id is not None)
     links = topology.between(wanted)
     count: Dict[str, int] = {}
     for word in links.values():

@@ -108,6 +108,7 @@ def node_command(config: InstanceConfig, facts: dict[str, str] | None = None) ->
 def require_token(config: InstanceConfig) -> None:
     """Raise ConfigInvalid where the token's file has none: Ray would make a cluster that everybody may join."""
     from ascendd.errors import ConfigInvalid
+    from ascendd.host.ray_nodes import token_path
     from ascendd.vllm.ray_node import NO_TOKEN
 
     assert config.cluster is not None
@@ -118,7 +119,7 @@ def require_token(config: InstanceConfig) -> None:
     except OSError:
         text = b""
     if text in (b"", NO_TOKEN):
-        place = token if not os.environ.get("CREDENTIALS_DIRECTORY") else "/etc/ascendd/keys/INSTANCE.ray"
+        place = token if not os.environ.get("CREDENTIALS_DIRECTORY") else token_path("INSTANCE")
         remedy = f"Make one (umask 077; openssl rand -hex 32 > {place}) and copy it to every host."
         raise ConfigInvalid(f"the cluster's token {token} cannot be read or is empty", remedy=remedy)
 

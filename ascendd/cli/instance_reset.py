@@ -37,11 +37,10 @@ def reset_chips(
     files = HostFiles(require_fake_host(host_root))
     loaded = load_file(config or INSTANCES_DIR / f"{instance}.yaml")
     devices = frozenset(npu_devices(loaded, os.environ))
-    environ = files.fake.environ if files.fake is not None and files.fake.environ is not None else os.environ
     logs = Path("/var/log/ascendd")
     own = {"LOGS_DIRECTORY": str(logs)} if not files.root and os.geteuid() == 0 and logs.is_dir() else {}
     folder = device_logs_folder(instance, {**own, **os.environ})
-    work = ChipReset(folder, files, environ)
+    work = ChipReset(folder, files, files.environ(os.environ))
     if plan:
         found = work.plan(devices)
         said: dict[str, Any] = {

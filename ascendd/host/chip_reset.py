@@ -3,7 +3,7 @@ Resets chips with `npu-smi set -t reset`, each together with its ring.
 
 A reset takes every chip along that is linked to the one that was named, ends whatever computes there, and wipes what
 the chips have logged. So, in this order: the ring is found; nothing is done while anybody has a chip of it; the device
-logs are exported; the reset is asked for, its one or two prompts answered, at most MAX_TRIES times; and it counts once
+logs are exported; the reset is asked for, its one or two prompts answered, at most three times; and it counts once
 every chip of the ring is listed again and those that were asked for are well. Blocking, for minutes.
 """
 
@@ -22,18 +22,15 @@ from ascendd.host.device_holders import find_holders
 from ascendd.host.files import HostFiles
 from ascendd.host.npu_smi import NpuSmi, find_npu_smi, raise_failure
 from ascendd.host.npu_smi_lists import parse_reset
-from ascendd.host.npu_smi_table import NpuChip, NpuSmiReport
+from ascendd.host.npu_smi_table import BAD, WELL, NpuChip, NpuSmiReport
 from ascendd.host.npu_topology import FAST, NpuTopology
 from ascendd.host.tool import find_tool, host_runner, tool_environ
-from ascendd.host.version_files import DEFAULT_ROOT, INSTALL_INFO, parse_pairs
+from ascendd.host.version_files import driver_tool
 
-MAX_TRIES = 3
 # What each try adds: in band by the driver, else out of band by the BMC. Some chips take only the one or the other.
 _WAYS: Tuple[Tuple[str, ...], ...] = (("-m", "1"), (), ("-m", "1"))
 # Every product asks once, A3 and the 300I Duo twice; what is not read is left in the pipe.
 _ANSWERS = "Y\nY\n"
-WELL = ("OK", "Warning")
-BAD = ("Alarm", "Critical")
 
 
 class ResetResult(enum.Enum):
@@ -124,14 +121,14 @@ class ChipReset:
         num_tries = 0
         for number in plan.first:
             problem: Optional[str] = "never asked"
-            for way in _WAYS[:MAX_TRIES]:
+            for way in _WAYS:
                 num_tries += 1
                 problem = self._try(plan, number, way)
                 if problem is None:
                     break
                 self.sleep(self.pause_s)
             if problem is not None:
-                text = f"{plan.chips[number].label} was not reset in {MAX_TRIES} tries: {problem}; {said}"
+                text = f"{plan.chips[number].label} was not reset in {len(_WAYS)} tries: {problem}; {said}"
                 return ResetOutcome(ResetResult.FAILED, text, plan.labels, num_tries, logs)
         named_chips = ", ".join(plan.chips[number].label for number in sorted(plan.wanted))
         text = f"{named_chips} was reset with its ring of {len(plan.ring)} chips, {num_tries} tries; {said}"
@@ -178,7 +175,7 @@ class ChipReset:
 
     def _export(self) -> Tuple[Optional[str], str]:
         """Export the device logs; return their folder and what to say of them."""
-        tool = find_tool("msnpureport", self.files, self.environ) or self._installed("msnpureport")
+        tool = find_tool("msnpureport", self.files, self.environ) or driver_tool(self.files, "msnpureport")
         if tool is None:
             return None, "device logs were not exported: there is no msnpureport"
         folder = self.log_folder / time.strftime("device-%Y%m%d-%H%M%S", time.gmtime())
@@ -193,11 +190,6 @@ class ChipReset:
             said = (outcome.stdout + outcome.stderr).strip().splitlines() or ["nothing"]
             return str(folder), f"device logs were not exported whole: msnpureport said {said[-1][:200]}"
         return str(folder), f"device logs are in {folder}"
-
-    def _installed(self, name: str) -> Optional[str]:
-        install = parse_pairs(self.files.read_optional(INSTALL_INFO) or "")
-        path = f"{install.get('Driver_Install_Path_Param') or DEFAULT_ROOT}/driver/tools/{name}"
-        return self.files.real(path) if self.files.is_executable(path) else None
 
     def _holders(self, report: NpuSmiReport, ring: Set[int]) -> Tuple[str, ...]:
         """Return who has a chip of the ring: by its open node, and by what npu-smi lists of all containers."""
@@ -230,14 +222,14 @@ def ring_of(number: int, chips: Sequence[NpuChip], links: Optional[NpuTopology])
     host where `links` is None or does not know a chip.
     """
     everything = frozenset(range(len(chips)))
-    if links is None or any(_physical(chip) not in links.chips for chip in chips):
+    if links is None or any(chip.physical_id not in links.chips for chip in chips):
         return everything
     ring, waiting = set(), [number]
     while waiting:
         one = waiting.pop()
         ring.add(one)
         for other in everything - ring:
-            pair = (_physical(chips[one]), _physical(chips[other]))
+            pair = (chips[one].physical_id, chips[other].physical_id)
             if chips[one].npu_id == chips[other].npu_id or _word(links, pair) in FAST:
                 waiting.append(other)
     return frozenset(ring)
@@ -248,10 +240,6 @@ def _word(links: NpuTopology, pair: Tuple[Optional[int], Optional[int]]) -> Opti
     return None if first is None or second is None else links.links.get((first, second))
 
 
-def _physical(chip: NpuChip) -> Optional[int]:
-    return chip.npu_id if chip.phy_id is None else chip.phy_id
-
-
 def _node(files: HostFiles, number: int, chip: NpuChip) -> int:
-    physical = _physical(chip)
+    physical = chip.physical_id
     return number if physical is None or not files.exists(f"/dev/davinci{physical}") else physical

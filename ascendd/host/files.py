@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 from pathlib import Path
-from typing import Any, Optional, Tuple
+from typing import Any, Mapping, Optional, Tuple
 
 from ascendd.errors import ProbeUnavailable
 from ascendd.host.fake_host import FakeHost, read_fake_host
@@ -102,6 +102,10 @@ class HostFiles:
         except (OSError, ValueError) as error:
             raise ProbeUnavailable(f"{path} cannot be measured: {_why(error)}", path=path) from error
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+    def environ(self, own: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the environment on this host: `own`, but what a fake host says of its own."""
+        return own if self.fake is None or self.fake.environ is None else self.fake.environ
 
     def fact(self, name: str) -> Any:
         """Return what a fake host says of `name`, which no file can; None on a real host."""

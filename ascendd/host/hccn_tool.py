@@ -14,7 +14,7 @@ from typing import Dict, List, Mapping, Optional, Tuple
 from ascendd.errors import ProbeParseError, ProbeUnavailable
 from ascendd.host.command import RunCommand
 from ascendd.host.files import HostFiles
-from ascendd.host.version_files import DEFAULT_ROOT, INSTALL_INFO, parse_pairs
+from ascendd.host.version_files import driver_tool
 
 CALL_TIMEOUT_S = 10.0
 # Every state that the tool can print; `Init` is normal where no address to detect is configured.
@@ -75,10 +75,7 @@ class HccnTool:
 
 def find_hccn_tool(files: HostFiles) -> Optional[str]:
     """Return the path to execute; None where there is none, as on cards without network ports."""
-    install = parse_pairs(files.read_optional(INSTALL_INFO) or "")
-    root = install.get("Driver_Install_Path_Param") or DEFAULT_ROOT
-    path = f"{root}/driver/tools/hccn_tool"
-    return files.real(path) if files.is_executable(path) else None
+    return driver_tool(files, "hccn_tool")
 
 
 def raise_failure(text: str) -> None:

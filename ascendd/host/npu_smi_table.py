@@ -29,6 +29,10 @@ _TOLD_NPU = re.compile(r"\|\s*(?:No running processes found in NPU\s+)?(\d+)\b")
 # Releases whose tool has no process table.
 _WITHOUT_PROCESSES = ("20.", "21.", "22.")
 
+# Words for health with which a chip works, and with which it does not.
+WELL = ("OK", "Warning")
+BAD = ("Alarm", "Critical")
+
 
 @dataclass(frozen=True)
 class NpuChip:
@@ -54,6 +58,11 @@ class NpuChip:
         """How an operator finds the chip again: `NPU 3 chip 0 (0000:C1:00.0)`."""
         place = f" ({self.bus_id})" if self.bus_id else ""
         return f"NPU {_or_unknown(self.npu_id)} chip {_or_unknown(self.chip_id)}{place}"
+
+    @property
+    def physical_id(self) -> Optional[int]:
+        """The id that hccn_tool and /dev/davinciN go by: of the die on A3, else of the NPU."""
+        return self.npu_id if self.phy_id is None else self.phy_id
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,11 @@ _NOT_OF_A_LABEL = re.compile(r"[^A-Za-z0-9_.-]")
 _MAX_LABEL_CHARS = 63
 
 
+def token_path(instance: str) -> str:
+    """Return where the token of the cluster is that an instance file names none for."""
+    return f"/etc/ascendd/keys/{instance}.ray"
+
+
 @dataclass(frozen=True)
 class Nodes:
     """Addresses of the hosts that are there, of those that were and are gone, and what the former say of themselves."""

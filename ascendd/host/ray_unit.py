@@ -9,12 +9,11 @@ Ray's GCS and raylet listen on every interface whatever they are told (2.60), so
 from __future__ import annotations
 
 import ipaddress
-import json
-from typing import Tuple
 
-from ascendd.errors import HostError, ProbeParseError
+from ascendd.errors import HostError
 from ascendd.host.command import RunCommand
 from ascendd.host.drop_in import UNITS_DIR, drop_in_path
+from ascendd.host.interfaces import parse_interfaces
 
 _TIMEOUT_S = 5.0
 
@@ -39,7 +38,7 @@ def find_network(run: RunCommand, interface: str, address: str) -> str:
             f"cluster.interface is {interface}, which this host does not have: {said}",
             remedy="Write the interface between the hosts; `ip -br address` lists them.",
         )
-    found = parse_addresses(outcome.stdout)
+    found = [one for there in parse_interfaces(outcome.stdout) for one in there.addresses]
     wanted = ipaddress.ip_address(address)
     for one, length in found:
         if ipaddress.ip_address(one) == wanted:
@@ -49,18 +48,6 @@ def find_network(run: RunCommand, interface: str, address: str) -> str:
         f"cluster.address is {address}, but {interface} has other addresses: {there}",
         remedy="Correct cluster.address or cluster.interface; `ip -br address` lists both.",
     )
-
-
-def parse_addresses(text: str) -> Tuple[Tuple[str, int], ...]:
-    """Parse `ip -json address`: (address, length of the prefix). Raises ProbeParseError."""
-    try:
-        return tuple(
-            (str(one["local"]), int(one["prefixlen"]))
-            for link in json.loads(text or "[]")
-            for one in link.get("addr_info", [])
-        )
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ProbeParseError(f"`ip -json address` printed what is not known: {text[:120]!r}") from error
 
 
 def ray_drop_in_text(instance: str, interface: str, network: str, head: str) -> str:

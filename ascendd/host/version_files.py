@@ -81,6 +81,13 @@ def parse_pairs(text: str) -> Dict[str, str]:
     return pairs
 
 
+def driver_tool(files: HostFiles, name: str) -> Optional[str]:
+    """Return the path to execute of a tool that the driver's package brings, None where it is not there."""
+    install = parse_pairs(files.read_optional(INSTALL_INFO) or "")
+    path = f"{install.get('Driver_Install_Path_Param') or DEFAULT_ROOT}/driver/tools/{name}"
+    return files.real(path) if files.is_executable(path) else None
+
+
 def read_driver(files: HostFiles) -> DriverFiles:
     """Read the driver's files; a version of None means that no driver is installed."""
     install = parse_pairs(files.read_optional(INSTALL_INFO) or "")

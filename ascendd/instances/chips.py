@@ -14,7 +14,7 @@ from ascendd.host.npu_topology import NpuTopology
 from ascendd.host.numa import cpus_near
 from ascendd.host.pci import find_pci_npus
 from ascendd.host.tool import host_runner
-from ascendd.preflight.chips import physical_id, whole
+from ascendd.preflight.chips import whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,7 @@ def read_topology(files: HostFiles, environ: Mapping[str, str]) -> Topology:
     """Return the chips of the host; none on a host without NPUs. Raises ProbeError where they cannot be asked."""
     if not find_pci_npus(files):
         return Topology(())
-    if files.fake is not None and files.fake.environ is not None:
-        environ = files.fake.environ
+    environ = files.environ(environ)
     tool = NpuSmi(find_npu_smi(files, environ), host_runner(files), environ)
     report = whole(tool.info())
     try:
@@ -69,7 +68,7 @@ def read_topology(files: HostFiles, environ: Mapping[str, str]) -> Topology:
         links = None
     chips = []
     for number, chip in enumerate(report.chips):
-        physical = physical_id(chip)
+        physical = chip.physical_id
         node = number if physical is None or not files.exists(f"/dev/davinci{physical}") else physical
         place = find_placement(files, {node: chip.bus_id})
         near = cpus_near(files, chip.bus_id) or frozenset()

@@ -36,11 +36,6 @@ def read_boards(context: CheckContext) -> Dict[int, Mapping[str, str]]:
     return {npu_id: {} if isinstance(answer, ProbeError) else answer for npu_id, answer in answers.items()}
 
 
-def physical_id(chip: NpuChip) -> Optional[int]:
-    """Return the id that hccn_tool and /dev/davinciN go by: of the die on A3, else of the NPU."""
-    return chip.npu_id if chip.phy_id is None else chip.phy_id
-
-
 def in_use(chips: Iterable[NpuChip], logical_ids: Optional[FrozenSet[int]]) -> Tuple[NpuChip, ...]:
     """Return the chips of the instance, which stand in logical order; all of them without an instance."""
     return tuple(chip for number, chip in enumerate(chips) if logical_ids is None or number in logical_ids)

@@ -65,9 +65,7 @@ class CheckContext:
         self.run: RunCommand = host_runner(self.files)
         if request.answers is not None:
             self.run = share_answers(self.run, request.answers)
-        self.environ: Mapping[str, str] = request.environ
-        if self.files.fake is not None and self.files.fake.environ is not None:
-            self.environ = self.files.fake.environ  # not that of the machine around it
+        self.environ: Mapping[str, str] = self.files.environ(request.environ)
         self.clock: Callable[[], float] = time.monotonic
         self.acl_count: AclCount = acl.count_devices
         self.acl_round_trip: AclRoundTrip = acl.round_trip

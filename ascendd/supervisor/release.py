@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ascendd.host.chip_reset import BAD
+from ascendd.host.npu_smi_table import BAD
 
 # Memory of a chip may differ by this much between two readings of an idle chip.
 MARGIN_MB = 512

@@ -83,7 +83,7 @@ def _ours(chip: NpuChip) -> Iterator[Sample]:
 
 
 def _theirs(chip: NpuChip) -> Iterator[Sample]:
-    chip_id = str(chip.npu_id if chip.phy_id is None else chip.phy_id)
+    chip_id = str(chip.physical_id)
     name, bus_id = chip.name or "", chip.bus_id or ""
     yield Sample("npu_chip_info_name", 1.0, (chip_id, name, bus_id))
     for suffix, value in (

@@ -45,9 +45,7 @@ class ChipReader:
         is_taken: Callable[[], bool] | None = None,
     ) -> None:
         self._files = files
-        self._environ = dict(environ)
-        if files.fake is not None and files.fake.environ is not None:
-            self._environ = dict(files.fake.environ)
+        self._environ = dict(files.environ(environ))
         self._npu_names = npu_names
         self._is_taken = is_taken or (lambda: npu_exporter_runs(files))
         self._store = MetricStore(CHIP_METRICS)

@@ -18,7 +18,7 @@ import msgspec
 
 from ascendd.config.schema import ClusterSection, InstanceConfig
 from ascendd.errors import EngineFault
-from ascendd.host.ray_nodes import ASK, Nodes, find_nodes, labels_of
+from ascendd.host.ray_nodes import ASK, Nodes, find_nodes, labels_of, token_path
 from ascendd.host.systemd import credential
 
 # Of both units (LoadCredential=), and the text that stands for none.
@@ -37,7 +37,7 @@ def with_token(config: InstanceConfig, instance: str, environ: Mapping[str, str]
     cluster = config.cluster
     if cluster is None or cluster.token_file is not None:
         return config
-    token = credential(CREDENTIAL, environ) or Path(f"/etc/ascendd/keys/{instance}.ray")
+    token = credential(CREDENTIAL, environ) or Path(token_path(instance))
     return msgspec.structs.replace(config, cluster=msgspec.structs.replace(cluster, token_file=str(token)))
 
 

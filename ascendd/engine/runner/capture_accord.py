@@ -67,12 +67,10 @@ class CaptureAccord:
 
         Of several ranks it is raised, since the peers sit inside a collective then: the group ends with it.
         """
-        if self._group.size == 1:
-            return self._own_failure(work)
         failure = self._own_failure(work)
-        if failure is not None:
+        if failure is not None and self._group.size > 1:
             raise failure
-        return None
+        return failure
 
     def _own_failure(self, work: Callable[[], object]) -> AscenddError | None:
         try:

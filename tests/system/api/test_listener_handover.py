@@ -6,7 +6,7 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 from aiohttp import web
@@ -79,44 +79,37 @@ def test_no_request_is_lost_when_servers_follow_one_another(listener):
     assert set(answers) == {"HTTP/1.1 200 OK"}
 
 
+async def ask_during_the_end(listener: socket.socket, pass_time: Callable[[], Awaitable[None]]) -> bytes:
+    """Return the answer to a request of a connection accepted before the end, sent `pass_time` after it began."""
+    runner = await serve(listener)
+    reader, writer = await asyncio.open_connection(*listener.getsockname())
+    while not runner.server.connections:
+        await asyncio.sleep(0.001)
+    ending = asyncio.create_task(runner.cleanup())
+    await pass_time()
+    writer.write(REQUEST)
+    answer = await reader.read()
+    await ending
+    writer.close()
+    return answer
+
+
 def test_first_request_may_come_after_the_end_began(listener):
     """A connection that was accepted before the end, and brings its request 0.2 s later, is answered."""
+    answer = asyncio.run(ask_during_the_end(listener, lambda: asyncio.sleep(0.2)))
 
-    async def end_between() -> bytes:
-        runner = await serve(listener)
-        reader, writer = await asyncio.open_connection(*listener.getsockname())
-        while not runner.server.connections:
-            await asyncio.sleep(0.001)
-        ending = asyncio.create_task(runner.cleanup())
-        await asyncio.sleep(0.2)
-        writer.write(REQUEST)
-        answer = await reader.read()
-        await ending
-        writer.close()
-        return answer
-
-    assert asyncio.run(end_between()).startswith(b"HTTP/1.1 200 OK")
+    assert answer.startswith(b"HTTP/1.1 200 OK")
 
 
 def test_time_without_a_turn_is_not_held_against_a_client(listener):
     """A server that the machine let sleep for 1.5 s as its end began answers who was accepted just before."""
 
-    async def sleep_through() -> bytes:
-        runner = await serve(listener)
-        reader, writer = await asyncio.open_connection(*listener.getsockname())
-        while not runner.server.connections:
-            await asyncio.sleep(0.001)
-        ending = asyncio.create_task(runner.cleanup())
+    async def sleep_through() -> None:
         await asyncio.sleep(0)
         time.sleep(1.5)  # nothing of this process runs meanwhile
         await asyncio.sleep(0.05)
-        writer.write(REQUEST)
-        answer = await reader.read()
-        await ending
-        writer.close()
-        return answer
 
-    assert asyncio.run(sleep_through()).startswith(b"HTTP/1.1 200 OK")
+    assert asyncio.run(ask_during_the_end(listener, sleep_through)).startswith(b"HTTP/1.1 200 OK")
 
 
 def test_connection_without_a_request_does_not_hold_the_end(listener):

@@ -30,8 +30,10 @@ TWICE = "another chip has its address 192.168.100.1, too"
 
 def links(address: str = HEAD, flags: tuple[str, ...] = ("UP",), name: str = "eth1") -> str:
     """Return what `ip -json address` says."""
-    loopback = {"ifname": "lo", "flags": ["LOOPBACK", "UP"], "addr_info": [{"local": "127.0.0.1"}]}
-    return json.dumps([loopback, {"ifname": name, "flags": list(flags), "addr_info": [{"local": address}]}])
+    loopback = {"ifname": "lo", "flags": ["LOOPBACK", "UP"], "addr_info": [{"local": "127.0.0.1", "prefixlen": 8}]}
+    return json.dumps(
+        [loopback, {"ifname": name, "flags": list(flags), "addr_info": [{"local": address, "prefixlen": 24}]}]
+    )
 
 
 def joined(machine: FakeMachine, *, head: str = HEAD, **changes: dict[str, str | None]) -> None:

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from ascendd.errors import HostError, ProbeParseError, UsageError
+from ascendd.errors import HostError, UsageError
 from ascendd.host.command import CommandOutcome
-from ascendd.host.ray_unit import find_network, parse_addresses, ray_drop_in_path, ray_drop_in_text
+from ascendd.host.ray_unit import find_network, ray_drop_in_path, ray_drop_in_text
 
 ETH1 = json.dumps(
     [
@@ -44,13 +44,6 @@ def test_an_interface_that_is_not_there_is_named():
     """With what `ip` said of it."""
     with pytest.raises(HostError, match=r'cluster\.interface is eth9, which this host does not have: Device "eth9"'):
         find_network(answering(1, "", 'Device "eth9" does not exist.\n'), "eth9", "10.0.0.5")
-
-
-@pytest.mark.parametrize("text", ["{", "[1]", '[{"addr_info": [{"local": "a"}]}]', '[{"addr_info": 1}]'])
-def test_noise_is_no_address(text):
-    """What is not the form of `ip -json` is an error of ours with its text."""
-    with pytest.raises(ProbeParseError, match="printed what is not known"):
-        parse_addresses(text)
 
 
 def test_the_drop_in_shuts_all_interfaces_but_one():
