@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 from dataclasses import dataclass, field
@@ -126,8 +125,6 @@ class Conversation:
 
 
 def _converse(link: ChatLink, talk: Conversation, url: str, interrupts: Interrupts) -> int:
-    with contextlib.suppress(ImportError):
-        import readline  # noqa: F401 - editing and history of lines come with the import
     print(f"{talk.model} at {url}; /help lists commands, Ctrl-C stops an answer, Ctrl-D leaves", file=sys.stderr)
     while True:
         try:
@@ -135,9 +132,6 @@ def _converse(link: ChatLink, talk: Conversation, url: str, interrupts: Interrup
         except EOFError:
             print(file=sys.stderr)
             return 0
-        except KeyboardInterrupt:
-            print(file=sys.stderr)
-            continue
         if not line:
             continue
         if line.startswith("/"):

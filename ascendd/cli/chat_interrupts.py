@@ -1,84 +1,84 @@
-"""Ctrl-C while a chat runs: a wish that is never lost, whatever the main thread is about to wait in."""
+"""Ctrl-C while a chat runs: a key at the prompt, a wish at any other time, and never an exception."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import select
 import signal
-import threading
+import sys
+import termios
+from collections.abc import Iterator
 from typing import Any
 
-# After how long a signal that the main thread has not looked at is made seen.
-_LOOK_S = 0.1
+_CTRL_C = b"\x03"
+# What POSIX calls _POSIX_VDISABLE on Linux: no key has the function.
+_NO_KEY = b"\x00"
+_CONTROL_CHARACTERS = 6
 
 
 class Interrupts:
     """
     Ctrl-C while a chat runs: at the prompt it clears the line, at any other time it is a wish to stop the answer.
 
-    An exception is raised at the prompt alone: wherever else a signal comes, it finds the conversation whole.
-
-    The editor of lines looks for signals and then waits for a key; a signal between the two would be seen with the next
-    key only. So each signal leaves a byte in a pipe, whoever handles one takes them all out, and while one is in there
-    a thread interrupts the wait by a second signal that means nothing else.
+    At the prompt the terminal sends no signal for it. An exception that a signal's handler raises may fall into any of
+    the interpreter's own steps of reading a line, and a signal that falls between the line editor's look for one and
+    its wait goes unseen until the next key; a key has no such moments. Elsewhere the wish is a fact that is asked for.
     """
 
     def __init__(self) -> None:
         self.is_asked = False
-        self._at_prompt = False
-        self._before: dict[int, Any] = {}
-        self._is_over = False
-        self._thread: threading.Thread | None = None
+        self._before: Any = None
 
     def __enter__(self) -> Interrupts:
         # What runs in the background of a script has interrupts turned off; that stays so.
-        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-            return self
-        self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._wakeup_before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        for number in (signal.SIGINT, signal.SIGURG):
-            self._before[number] = signal.signal(number, self._on_signal)
-        self._thread = threading.Thread(target=self._have_seen, args=(threading.get_ident(),), daemon=True)
-        self._thread.start()
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            self._before = signal.signal(signal.SIGINT, self._on_signal)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._thread is None:
-            return
-        self._is_over = True
-        os.write(self._writer, b"\0")
-        self._thread.join()
-        for number, before in self._before.items():
-            signal.signal(number, before)
-        signal.set_wakeup_fd(self._wakeup_before)
-        os.close(self._reader)
-        os.close(self._writer)
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
 
     def line(self, prompt: str) -> str:
-        """Return one line from the terminal; a wish from before is forgotten. Raises EOFError, KeyboardInterrupt."""
-        self.is_asked = False
-        self._at_prompt = True
-        try:
-            return input(prompt)
-        finally:
-            self._at_prompt = False
+        """Return a line from the terminal, "" where Ctrl-C cleared it; forget an earlier wish. Raises EOFError."""
+        with _ctrl_c_as_key():
+            line = input(prompt)
+            # What comes from now on is a wish about the answer to this line.
+            self.is_asked = False
+            return line
 
-    def _on_signal(self, number: int, _frame: object) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._reader, 4096)
-        if number != signal.SIGINT:
-            return
-        if self._at_prompt:
-            self._at_prompt = False
-            raise KeyboardInterrupt
+    def _on_signal(self, _number: int, _frame: object) -> None:
         self.is_asked = True
 
-    def _have_seen(self, main_thread: int) -> None:
-        while True:
-            select.select([self._reader], [], [])
-            if self._is_over:
-                return
-            threading.Event().wait(_LOOK_S)
-            if select.select([self._reader], [], [], 0)[0] and not self._is_over:
-                signal.pthread_kill(main_thread, signal.SIGURG)
+
+@contextlib.contextmanager
+def _ctrl_c_as_key() -> Iterator[None]:
+    """Have Ctrl-C clear the line that is typed: by the line editor where there is one, else by the terminal itself."""
+    try:
+        before = termios.tcgetattr(sys.stdin)
+    except (OSError, ValueError, termios.error):  # no terminal: nobody types there
+        yield
+        return
+    has_editor = _bind_in_editor()
+    changed = termios.tcgetattr(sys.stdin)
+    changed[_CONTROL_CHARACTERS][termios.VINTR] = _NO_KEY
+    if not has_editor:
+        changed[_CONTROL_CHARACTERS][termios.VKILL] = _CTRL_C
+    # At once, so that nothing that was typed ahead is thrown away.
+    termios.tcsetattr(sys.stdin, termios.TCSANOW, changed)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
+
+
+def _bind_in_editor() -> bool:
+    """Return whether lines are edited by GNU readline, in which Ctrl-C then drops the line and begins a new one."""
+    try:
+        import readline
+    except ImportError:
+        return False
+    if "libedit" in (readline.__doc__ or "") or not sys.stdout.isatty():
+        return False
+    readline.parse_and_bind(r'"\C-x\C-k": kill-whole-line')
+    readline.parse_and_bind(r'"\C-c": "\C-x\C-k\C-m"')
+    return True

@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.system
 PATIENCE_S = 90.0
-# Makes standard input the controlling terminal, so that Ctrl-C is a signal, and becomes `ascendd ARGS`.
+# Makes standard input the controlling terminal, so that Ctrl-C is a signal, also where whoever started the tests turned
+# that off, and becomes `ascendd ARGS`.
 _ON_TERMINAL = """
-import fcntl, os, sys, termios
+import fcntl, os, signal, sys, termios
+signal.signal(signal.SIGINT, signal.SIG_DFL)
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.executable, [sys.executable, "-m", "ascendd", *sys.argv[1:]])
 """

@@ -1,67 +1,81 @@
-"""Ctrl-C of a chat at the moment that nobody can hit on purpose: after the look for signals, before the wait."""
+"""Ctrl-C of a chat: a wish outside the prompt, a key at it."""
 
 from __future__ import annotations
 
-import ctypes
 import os
+import pty
 import signal
-import threading
+import termios
 from collections.abc import Iterator
 
 import pytest
 
 from ascendd.cli.chat_interrupts import Interrupts
 
-# Milliseconds; a wait that nothing interrupts.
-LONG = 60_000
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C has its usual handler, also where whoever started the tests turned it off."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
-def interrupts() -> Iterator[Interrupts]:
-    """Interrupts are taken."""
-    with Interrupts() as taken:
-        yield taken
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Standard input is a terminal of the test's own; the file descriptor of its end."""
+    ours, theirs = pty.openpty()
+    with open(theirs, encoding="utf-8") as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        yield theirs
+    os.close(ours)
 
 
-def _signal_that_no_wait_sees() -> None:
-    # Caught by another thread: Python knows of it, and the system call of the main thread goes on.
-    threading.Timer(0.05, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT)).start()
+def _interrupt_key(terminal: int) -> bytes:
+    return bytes(termios.tcgetattr(terminal)[6][termios.VINTR])
 
 
-def _wait() -> int:
-    """Wait as a line editor does, in C; -1 where a signal interrupted it."""
-    return ctypes.CDLL(None).poll(None, 0, LONG)
+@pytest.mark.usefixtures("ctrl_c")
+def test_a_signal_is_a_wish_that_the_next_prompt_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It raises nothing, neither before a prompt nor in one, and does not stop the answer to the line after it."""
+
+    def interrupted(_prompt: str) -> str:
+        os.kill(os.getpid(), signal.SIGINT)
+        return "line"
+
+    monkeypatch.setattr("builtins.input", interrupted)
+    with Interrupts() as interrupts:
+        os.kill(os.getpid(), signal.SIGINT)
+        asked = interrupts.is_asked
+        line = interrupts.line("> ")
+
+        assert (asked, line, interrupts.is_asked) == (True, "line", False)
 
 
-def test_a_signal_that_fell_before_the_wait_is_a_wish(interrupts: Interrupts) -> None:
-    """The wait is interrupted without another key, and the wish is there."""
-    _signal_that_no_wait_sees()
+def test_at_the_prompt_the_terminal_sends_no_signal(terminal: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C is a key like others while a line is typed, and interrupts again after it, also where the line ended."""
+    during: list[bytes] = []
 
-    assert _wait() == -1
-    assert interrupts.is_asked
+    def end_of_file(_prompt: str) -> str:
+        during.append(_interrupt_key(terminal))
+        raise EOFError
 
+    monkeypatch.setattr("builtins.input", end_of_file)
+    with pytest.raises(EOFError):
+        Interrupts().line("> ")
 
-def test_at_the_prompt_it_clears_the_line(interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch) -> None:
-    """KeyboardInterrupt comes out of the prompt's own wait; after it a signal is a wish again."""
-    monkeypatch.setattr("builtins.input", lambda _prompt: str(_wait()))
-    _signal_that_no_wait_sees()
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupts.line("> ")
-    assert not interrupts.is_asked
-    os.kill(os.getpid(), signal.SIGINT)
-    assert interrupts.is_asked
+    assert (during, _interrupt_key(terminal)) == ([b"\0"], b"\x03")
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_everything_is_as_before_at_the_end() -> None:
-    """The handlers are those from before, no file is left open, and no thread."""
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGURG)]
-    files, threads = os.listdir("/proc/self/fd"), threading.active_count()
-
+    """The handler is that from before, and a signal that was turned off stays so."""
+    before = signal.getsignal(signal.SIGINT)
     with Interrupts():
         os.kill(os.getpid(), signal.SIGINT)
+    after = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with Interrupts():
+        ignored = signal.getsignal(signal.SIGINT)
 
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGURG)] == before
-    assert (os.listdir("/proc/self/fd"), threading.active_count()) == (files, threads)
-    previous = signal.set_wakeup_fd(-1)
-    assert previous == -1
+    assert (after, ignored) == (before, signal.SIG_IGN)
