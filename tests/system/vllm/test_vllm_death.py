@@ -91,6 +91,7 @@ def test_the_log_says_why_and_the_cache_shrinks(kept):
         ),
         (["ValueError: Model architectures ['X'] are not supported for now."], 66, "ASD-M0"),
         (["vllm serve: error: unrecognized arguments: --nonsense"], 78, "ASD-C04"),
+        (["ModuleNotFoundError: No module named 'torchvision'"], 69, "ASD-P01"),
     ],
 )
 def test_what_would_fail_again_is_not_tried_again(kept, lines, status, told):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ascendd import errors
-from ascendd.vllm.log_faults import find_fault, last_error
+from ascendd.vllm.log_faults import find_broken_installation, find_fault, last_error
 
 WRAPPED = (
     "(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
@@ -59,6 +59,33 @@ def test_news_and_warnings_end_nothing():
     ]
 
     assert find_fault(lines) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ModuleNotFoundError: No module named 'torchvision'",
+        "(EngineCore_DP0 pid=7) ImportError: cannot import name 'x' from 'transformers' (/v/lib/transformers/__init__.py)",
+        "OSError: Could not load this library: /v/lib/python3.11/site-packages/torchaudio/lib/libtorchaudio.so",
+        "OSError: libtorch_cuda.so: cannot open shared object file: No such file or directory",
+    ],
+)
+def test_an_environment_that_cannot_be_imported_is_not_tried_again(line):
+    """The last failed import is told, as a class that no restart mends; the wrapper behind it does not hide it."""
+    optional = "ImportError: an optional package"
+    fault = find_broken_installation(["Traceback (most recent call last):", optional, line, WRAPPED])
+
+    assert type(fault) is errors.PreflightFailed
+    assert fault.permanent
+    assert line[-25:] in fault.message
+    assert "engine.vllm.venv" in fault.remedy
+
+
+def test_a_failed_import_that_only_warns_breaks_nothing():
+    """What vLLM logs of packages it can do without is no cause, nor is an end without any."""
+    lines = ["WARNING 01-01 00:00:00 [x.py:1] ImportError: No module named 'y'", "KeyError: 'x'"]
+
+    assert find_broken_installation(lines) is None
 
 
 def test_the_last_error_is_told_without_its_prefix():
