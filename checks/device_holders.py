@@ -6,13 +6,22 @@ import time
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence, Set, Tuple
 
-from ascendd.host.device_holders import STUCK, ZOMBIE, HostProcess, find_holders, find_leftovers, read_process
+from ascendd.host.device_holders import (
+    STUCK,
+    ZOMBIE,
+    HostProcess,
+    count_shut,
+    find_holders,
+    find_leftovers,
+    read_process,
+)
 from ascendd.host.npu_smi_table import NpuProcess
 from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Verdict, conclude
 from ascendd.preflight.chips import in_use, read_report
 from ascendd.preflight.context import CheckContext
 
 STUCK_AFTER_S = 0.5
+PROBE_UNAVAILABLE = "ASD-P05"
 INVISIBLE, STRAY, ZOMBIE_OWNER = "ASD-G72", "ASD-G73", "ASD-G74"
 
 
@@ -25,6 +34,9 @@ class Holders:
     leftovers: Tuple[HostProcess, ...]
     unit: Optional[str]
     is_container: bool = False
+    # Processes that do not show this user what they have open; a service never sees those of others.
+    num_shut: int = 0
+    inside_service: bool = False
 
 
 class DeviceHolders(NpuCheck):
@@ -57,6 +69,8 @@ class DeviceHolders(NpuCheck):
                 leftovers=leftovers,
                 unit=None if instance is None else f"ascendd@{instance}.service",
                 is_container=context.is_container,
+                num_shut=count_shut(context.files),
+                inside_service=context.request.inside_service,
             )
         )
 
@@ -67,6 +81,7 @@ def judge(holders: Holders) -> CheckResult:
         "listed": [f"pid {listed.pid} {listed.name} on NPU {listed.npu_id}" for listed, _ in holders.listed],
         "open": [f"{holder.label}: {_nodes(holder.chips)}" for holder in holders.open],
         "leftovers": [holder.label for holder in holders.leftovers],
+        "shut": holders.num_shut,
     }
     findings: List[Finding] = []
     dead = {process.pid: process for _, process in holders.listed if process is not None and process.state == ZOMBIE}
@@ -90,7 +105,12 @@ def judge(holders: Holders) -> CheckResult:
             _finding(Verdict.WARN, f"npu-smi lists {shown}, which this host does not have", text, INVISIBLE)
         )
     findings += _strays(holders, set(stuck))
-    return conclude(findings, _all_well(holders.open), evidence)
+    shut = f"what {holders.num_shut} processes of other users have open is not shown to this user"
+    if holders.num_shut and not holders.inside_service:
+        text = "Run the doctor as root; npu-smi lists those that have memory of a chip."
+        findings.append(_finding(Verdict.ERROR, shut, text, PROBE_UNAVAILABLE, ("fuser -v /dev/davinci*",)))
+    note = f" ({shut})" if holders.num_shut else ""
+    return conclude(findings, _all_well(holders.open) + note, evidence)
 
 
 def _strays(holders: Holders, judged: Set[int]) -> List[Finding]:

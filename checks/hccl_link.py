@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Dict, List, Mapping, Tuple, Union
 
 from ascendd.errors import ProbeError
-from ascendd.host.hccn_tool import HccnTool, PortLinks, find_hccn_tool
+from ascendd.host.hccn_tool import HccnTool, PortLinks, find_hccn_tool, is_without
 from ascendd.host.npu_smi import ask_each
 from ascendd.preflight.check import CheckResult, Finding, NpuCheck, Remedy, Verdict, conclude
 from ascendd.preflight.chips import in_use, read_report
@@ -67,6 +67,10 @@ def judge(chips: Mapping[int, Link]) -> CheckResult:
             )
             said = f"chip {one}: link {link.state}" + (f" ({ports})" if ports else "")
             findings.append(Finding(Verdict.WARN, said, Remedy(LINK_DOWN, text, commands), str(one)))
+        elif isinstance(network, ProbeError) and not is_without(network):
+            text = "Ask hccn_tool by hand, as root."
+            remedy = Remedy(LINK_DOWN, text, (f"hccn_tool -i {one} -net_health -g",))
+            findings.append(Finding(Verdict.ERROR, f"chip {one}: {network.message}", remedy, str(one)))
         elif isinstance(network, str) and network not in SOUND_NETWORK:
             text = "The address that the chip is to detect does not answer: check it with `hccn_tool -netdetect -g`."
             said = f"chip {one}: network {network}"

@@ -66,7 +66,7 @@ def judge(memory: Memory, need: Optional[Need], *, on_device: bool, is_running: 
         if usable < MINIMUM_BYTES:
             text = "Free memory, or raise MemoryMax= of the unit."
             return conclude_with(_finding(Verdict.WARN, f"only {_gib(usable)} free{where}", text), evidence)
-        return conclude([], f"{_gib(usable)} free{where}; no model named to compare with", evidence)
+        return conclude([], f"{_gib(usable)} free{where}; no model to compare with", evidence)
     if is_running and ceiling >= need.num_bytes:
         return conclude([], f"the instance runs; it takes {_gib(need.num_bytes)} of {_gib(ceiling)}", evidence)
     if need.refusal is not None:
@@ -157,7 +157,7 @@ def _parallel_sizes(config: Any) -> Tuple[int, int]:
 
 def fast_dtypes(files: HostFiles) -> Tuple[str, ...]:
     """Return the dtypes that this CPU multiplies natively, first choice first; the engine decides by the same flags."""
-    words = set((files.read_optional("/proc/cpuinfo") or "").split())
+    words = set((files.read_if_possible("/proc/cpuinfo") or "").split())
     return ("float32", "bfloat16") if words & {"avx512_bf16", "amx_bf16"} else ("float32",)
 
 

@@ -15,6 +15,7 @@ HOST = "ASD-H01"
 # Reserved pages are taken out of what everybody else can have.
 MOST_IDLE_SHARE = 0.1
 _FOLDER = "/sys/kernel/mm/transparent_hugepage"
+_CHOICES = ("always", "madvise", "never", "defer", "defer+madvise")
 _CHOSEN = re.compile(r"\[([\w+-]+)\]")
 
 
@@ -45,15 +46,17 @@ def measure(files: HostFiles) -> Pages:
     """Read the counts. Raises ProbeUnavailable or ProbeParseError without /proc/meminfo."""
     text = files.read_text("/proc/meminfo")
     values = {match[1]: int(match[2]) for match in re.finditer(r"^(\w+):\s+(\d+)", text, re.MULTILINE)}
-    if "MemTotal" not in values:
-        raise ProbeParseError("/proc/meminfo holds no MemTotal")
+    # A kernel without huge pages has none of their lines; half of them is half of the file.
+    pages = [key for key in ("HugePages_Total", "HugePages_Free", "Hugepagesize") if key in values]
+    if "MemTotal" not in values or not text.endswith("\n") or len(pages) not in (0, 3):
+        raise ProbeParseError("/proc/meminfo holds no MemTotal, or only a part of what the kernel tells")
     return Pages(
         num_reserved=values.get("HugePages_Total", 0),
         num_free=values.get("HugePages_Free", 0),
         page_bytes=values.get("Hugepagesize", 0) * 1024,
         memory_bytes=values["MemTotal"] * 1024,
-        transparent=_chosen(files.read_optional(f"{_FOLDER}/enabled")),
-        defragment=_chosen(files.read_optional(f"{_FOLDER}/defrag")),
+        transparent=_chosen(files, f"{_FOLDER}/enabled"),
+        defragment=_chosen(files, f"{_FOLDER}/defrag"),
     )
 
 
@@ -83,8 +86,12 @@ def judge(pages: Pages) -> CheckResult:
     return conclude(findings, f"{pages.num_reserved} reserved; {told}", evidence)
 
 
-def _chosen(text: Optional[str]) -> Optional[str]:
+def _chosen(files: HostFiles, path: str) -> Optional[str]:
+    """Return the word in brackets; None where the kernel has no such choice."""
+    text = files.read_optional(path)
     match = _CHOSEN.search(text or "")
+    if text is not None and (match is None or match[1] not in _CHOICES):
+        raise ProbeParseError(f"{path} names no choice that is known: {text.strip()[:40]!r}", path=path)
     return match[1] if match else None
 
 

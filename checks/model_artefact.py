@@ -91,6 +91,9 @@ def _hugging_face(folder: Path, context: CheckContext, evidence: Dict[str, Any])
     evidence["weight_bytes"] = num_bytes
     if not (folder / "tokenizer.json").is_file():
         return _no_tokenizer(folder)
+    broken = _broken_tokenizer(folder / "tokenizer.json")
+    if broken is not None:
+        return broken
     note = "; a Hugging Face folder has no checksums to compare" if context.request.deep else ""
     return Finding(Verdict.PASS, f"{num_bytes} bytes of weights present{note}")
 
@@ -98,6 +101,16 @@ def _hugging_face(folder: Path, context: CheckContext, evidence: Dict[str, Any])
 def _no_tokenizer(folder: Path) -> Finding:
     text = "Download tokenizer.json of the model into that folder, or save its tokenizer there in the fast format."
     return Finding(Verdict.FAIL, f"{folder} holds no tokenizer.json", Remedy("ASD-M02", text))
+
+
+def _broken_tokenizer(path: Path) -> Optional[Finding]:
+    """Return a finding where the file is no JSON object: an interrupted download, or a pointer of Git LFS."""
+    try:
+        why = "" if isinstance(json.loads(path.read_text(encoding="utf-8")), dict) else "no object"
+    except (OSError, ValueError) as error:
+        why = str(error)
+    remedy = Remedy(WEIGHTS_CORRUPT, "Download tokenizer.json of the model again.")
+    return Finding(Verdict.FAIL, f"{path} is no tokenizer: {why}", remedy) if why else None
 
 
 def weight_files(folder: Path) -> List[str]:

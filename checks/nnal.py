@@ -36,6 +36,9 @@ def judge(nnal: NnalFiles, search: LibrarySearch, cann: Optional[str]) -> CheckR
     if nnal.version is None and search.found is None:
         text = "Install the nnal package of CANN's release, and source its set_env.sh, if ATB operators are wanted."
         return conclude_with(_finding(f"nnal is not installed: {nnal.root} has no version", text), evidence)
+    if nnal.version is None:
+        text = "Install the nnal package of CANN's release again, so that its version.info tells which it is."
+        findings.append(_finding(f"{search.found} is there, but {nnal.root} does not tell its version", text, MISMATCH))
     if search.found is None:
         text = "Put what nnal/atb/set_env.sh exports into the unit's EnvironmentFile."
         findings.append(_finding(f"nnal {nnal.version} is installed, but {LIBRARY} is not on the library path", text))

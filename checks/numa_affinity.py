@@ -41,7 +41,7 @@ class NumaAffinity(NpuCheck):
         pinned = parse_cpus(context.service().cpu_affinity or "")
         if pinned:
             allowed, allowed_by = pinned, "CPUAffinity= of the unit"
-        return judge(Affinity(near, online, allowed or online, allowed_by))
+        return judge(Affinity(near, online, allowed, allowed_by))
 
 
 def judge(affinity: Affinity) -> CheckResult:

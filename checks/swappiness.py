@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import List, Optional
+from typing import List
 
 from ascendd.errors import ProbeParseError
 from ascendd.preflight.check import CheckResult, Finding, HostCheck, Remedy, Verdict, conclude
@@ -25,15 +25,17 @@ class Swappiness(HostCheck):
         """Read the size of swap and how eagerly the kernel uses it."""
         text = context.files.read_text("/proc/meminfo")
         sizes = {match[1]: int(match[2]) * 1024 for match in re.finditer(r"^(Swap\w+):\s+(\d+) kB", text, re.MULTILINE)}
+        if not {"SwapTotal", "SwapFree"} <= sizes.keys():
+            raise ProbeParseError("/proc/meminfo holds no SwapTotal and SwapFree")
         said = context.files.read_text(PATH).strip()
         if not said.isdigit():
             raise ProbeParseError(f"{PATH} holds no number: {said[:20]!r}")
-        return judge(sizes.get("SwapTotal"), sizes.get("SwapFree"), int(said))
+        return judge(sizes["SwapTotal"], sizes["SwapFree"], int(said))
 
 
-def judge(total: Optional[int], free: Optional[int], swappiness: int) -> CheckResult:
+def judge(total: int, free: int, swappiness: int) -> CheckResult:
     """Decide; without swap the number means nothing."""
-    used = (total or 0) - (free or 0)
+    used = total - free
     evidence = {"swap_bytes": total, "swap_used_bytes": used, "swappiness": swappiness}
     findings: List[Finding] = []
     if not total:

@@ -24,7 +24,7 @@ def holders(host: Host) -> List[str]:
             continue  # It ended meanwhile.
         nodes = sorted({link for link in links if link.startswith("/dev/davinci")})
         if nodes:
-            name = (host.files.read_optional(f"/proc/{pid}/comm") or "").strip()
+            name = (host.files.read_if_possible(f"/proc/{pid}/comm") or "").strip()
             found.append(f"process {pid} ({name}) holds {', '.join(nodes)}; stop it, then go on")
     return found
 

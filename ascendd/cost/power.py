@@ -68,9 +68,9 @@ class PowerMeter:
     def _counters(self) -> dict[str, int]:
         found = {}
         # intel-rapl:N are packages; intel-rapl:N:M are parts of them. AMD's driver has the same names.
-        for name in self._files.list_dir(_RAPL, "intel-rapl:[0-9]*"):
+        for name in self._files.list_if_possible(_RAPL, "intel-rapl:[0-9]*"):
             if name.count(":") == 1:
-                text = (self._files.read_optional(f"{_RAPL}/{name}/energy_uj") or "").strip()
+                text = (self._files.read_if_possible(f"{_RAPL}/{name}/energy_uj") or "").strip()
                 if text.isdigit():
                     found[name] = int(text)
         return found

@@ -17,6 +17,8 @@ _INSTALLED = re.compile(
     r".*?\b(Ascend-hdk-\S+\.run)\b.*?--(?:full|upgrade|install)\b",
     re.IGNORECASE,
 )
+# Any line that the installer writes: `[Driver] [2024-11-02 10:20:11] [INFO] ...`, with or without the first brackets.
+_LINE = re.compile(r"\[?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\]?")
 # What package managers leave behind when a kernel or a library wants a restart.
 _REQUESTS = ("/var/run/reboot-required", "/run/reboot-required")
 
@@ -41,10 +43,17 @@ def boot_time_s(files: HostFiles) -> float:
 
 
 def read_installations(files: HostFiles) -> Tuple[Installation, ...]:
-    """Return the driver and firmware packages of the installer's logs, oldest first; none where no log can be read."""
+    """
+    Return the driver and firmware packages of the installer's logs, oldest first; none where there is no log.
+
+    Raises ProbeUnavailable, and ProbeParseError for a log without one line of the installer. An empty one was rotated.
+    """
     found = []
     for log in INSTALL_LOGS:
-        for match in _INSTALLED.finditer(files.read_optional(log) or ""):
+        text = files.read_optional(log) or ""
+        if text.strip() and not _LINE.search(text):
+            raise ProbeParseError(f"{log} is no log of the vendor's installer", path=log)
+        for match in _INSTALLED.finditer(text):
             try:
                 when_s = time.mktime(time.strptime(" ".join(match.group(2, 3, 4, 5, 6, 7)), "%Y %m %d %H %M %S"))
             except (ValueError, OverflowError):

@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import Callable, Dict, Iterable, List, Optional, Tuple
 
+from ascendd.errors import ProbeUnavailable
 from ascendd.host.files import HostFiles
 
 _CHIP_NODE = re.compile(r"/dev/davinci(\d+)")
@@ -52,18 +53,18 @@ class HostProcess:
 
 def read_process(files: HostFiles, pid: int) -> Optional[HostProcess]:
     """Return the process, or None where there is none with that id here."""
-    stat = files.read_optional(f"/proc/{pid}/stat")
+    stat = files.read_if_possible(f"/proc/{pid}/stat")
     if stat is None:
         return None
     # The name in brackets may hold anything, brackets too; what follows its last one is regular.
     name, _, rest = stat.partition("(")[2].rpartition(")")
     words = rest.split()
-    unit = _UNIT.search(files.read_optional(f"/proc/{pid}/cgroup") or "")
+    unit = _UNIT.search(files.read_if_possible(f"/proc/{pid}/cgroup") or "")
     return HostProcess(
         pid=pid,
         name=name,
         state=words[0] if words else "?",
-        command=files.read_optional(f"/proc/{pid}/cmdline") or "",
+        command=files.read_if_possible(f"/proc/{pid}/cmdline") or "",
         unit=unit[1] if unit else None,
         chips=_open_chips(files, pid),
         parent=int(words[1]) if len(words) > 1 and words[1].isdigit() else 0,
@@ -80,6 +81,17 @@ def find_holders(files: HostFiles) -> Tuple[HostProcess, ...]:
             if process is not None:
                 found.append(process)
     return tuple(sorted(found, key=lambda process: process.pid))
+
+
+def count_shut(files: HostFiles) -> int:
+    """Return how many processes do not show this user what they have open: those of others, unless it is root."""
+    num_shut = 0
+    for name in files.list_dir("/proc", "[0-9]*"):
+        try:
+            files.list_dir(f"/proc/{name}/fd")
+        except ProbeUnavailable:
+            num_shut += 1
+    return num_shut
 
 
 def find_leftovers(files: HostFiles, pause: Callable[[float], None] = time.sleep) -> Tuple[HostProcess, ...]:
@@ -130,6 +142,6 @@ def by_pid(processes: Iterable[HostProcess]) -> Dict[int, HostProcess]:
 
 def _open_chips(files: HostFiles, pid: int) -> Tuple[int, ...]:
     folder = f"/proc/{pid}/fd"
-    links = (files.read_link(f"{folder}/{name}") for name in files.list_dir(folder))
+    links = (files.read_link(f"{folder}/{name}") for name in files.list_if_possible(folder))
     matches = (_CHIP_NODE.fullmatch(link) for link in links if link is not None)
     return tuple(sorted({int(match[1]) for match in matches if match}))

@@ -53,5 +53,10 @@ def read_device_nodes(
     )
 
 
+def has_chip_nodes(files: HostFiles) -> bool:
+    """Tell whether the driver made a node for a chip."""
+    return any(_CHIP_NODE.fullmatch(name) for name in files.list_if_possible("/dev"))
+
+
 def _first_present(candidates: Iterable[str], names: Tuple[str, ...]) -> Optional[str]:
     return next((name for name in candidates if name in names), None)

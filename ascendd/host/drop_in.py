@@ -102,6 +102,6 @@ def _nodes(files: HostFiles, chips: list[int]) -> Tuple[str, ...]:
 
 def _numa_node(files: HostFiles, bus_id: Optional[str]) -> Optional[int]:
     """Return the NUMA node of the device at `bus_id`; None where the kernel does not know it (it says -1)."""
-    text = files.read_optional(f"/sys/bus/pci/devices/{bus_id.lower()}/numa_node") if bus_id else None
+    text = files.read_if_possible(f"/sys/bus/pci/devices/{bus_id.lower()}/numa_node") if bus_id else None
     number = (text or "").strip()
     return int(number) if number.isdigit() else None

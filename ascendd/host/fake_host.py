@@ -5,7 +5,7 @@ The folder holds the machine's files at their usual paths, and a mark, `.fake-ho
 cannot say. Without the mark a folder is refused, and every report of a fake host says FAKE HOST.
 
     {"environ": {"ASCEND_HOME_PATH": ...},              the environment of a service or shell there
-     "denied": {"/dev/davinci3": "Permission denied"},   what cannot be opened, and the reason
+     "denied": {"/dev/davinci3": "Permission denied"},   what cannot be opened or read, and the reason
      "disks": {"/dev/shm": [total_bytes, free_bytes]},   file systems, by mount point
      "facts": {...}}                                     anything else that a probe asks for by name
 """

@@ -10,6 +10,10 @@ from typing import Any, Mapping, Optional, Tuple
 from ascendd.errors import ProbeUnavailable
 from ascendd.host.fake_host import FakeHost, read_fake_host
 
+# Not there, which is an answer; a process that ended reads so, and a path with a NUL byte names no file. Every other
+# reason leaves the question open.
+_ABSENT = (FileNotFoundError, NotADirectoryError, ProcessLookupError, ValueError)
+
 
 class HostFiles:
     """Files below `root`, addressed by the absolute path that they have on the host."""
@@ -24,13 +28,23 @@ class HostFiles:
 
     def read_text(self, path: str) -> str:
         """Return the content of a file. Raises ProbeUnavailable with the reason."""
+        self._refuse(path)
         try:
             return Path(self.real(path)).read_text(encoding="utf-8", errors="replace")
         except (OSError, ValueError) as error:  # ValueError: a NUL byte in a path that a broken file named
             raise ProbeUnavailable(f"{path} cannot be read: {_why(error)}", path=path) from error
 
     def read_optional(self, path: str) -> Optional[str]:
-        """Return the content of a file, or None when it cannot be read."""
+        """Return the content of a file, None where there is none. Raises ProbeUnavailable where it cannot be read."""
+        try:
+            return self.read_text(path)
+        except ProbeUnavailable as error:
+            if isinstance(error.__cause__, _ABSENT):
+                return None
+            raise
+
+    def read_if_possible(self, path: str) -> Optional[str]:
+        """Return the content of a file, or None for whatever reason: for what no verdict hangs on."""
         try:
             return self.read_text(path)
         except ProbeUnavailable:
@@ -57,12 +71,26 @@ class HostFiles:
             raise ProbeUnavailable(f"{path} cannot be read: {_why(error)}", path=path) from error
 
     def list_dir(self, path: str, pattern: str = "*") -> Tuple[str, ...]:
-        """Return the sorted names in a folder that match `pattern`; none when the folder is not there."""
+        """
+        Return the sorted names in a folder that match `pattern`; none where there is no such folder.
+
+        Raises ProbeUnavailable where it may not be looked into.
+        """
+        self._refuse(path)
         try:
             names = [entry.name for entry in Path(self.real(path)).iterdir()]
-        except (OSError, ValueError):
+        except _ABSENT:
             return ()
+        except OSError as error:
+            raise ProbeUnavailable(f"{path} cannot be read: {_why(error)}", path=path) from error
         return tuple(sorted(fnmatch.filter(names, pattern)))
+
+    def list_if_possible(self, path: str, pattern: str = "*") -> Tuple[str, ...]:
+        """Return what `list_dir` does, and nothing for whatever reason: for what no verdict hangs on."""
+        try:
+            return self.list_dir(path, pattern)
+        except ProbeUnavailable:
+            return ()
 
     def resolve(self, path: str) -> str:
         """Return `path` with symbolic links followed, still as the host sees it."""
@@ -102,6 +130,14 @@ class HostFiles:
         except (OSError, ValueError) as error:
             raise ProbeUnavailable(f"{path} cannot be measured: {_why(error)}", path=path) from error
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+    def _refuse(self, path: str) -> None:
+        """Let a fake host shut a file or folder, by any of its names; the tester's own rights shut nothing to root."""
+        denied = {} if self.fake is None else self.fake.denied
+        names = (path, self.resolve(path)) if denied else ()
+        reason = next((denied[name] for name in names if name in denied), None)
+        if reason is not None:
+            raise ProbeUnavailable(f"{path} cannot be read: {reason}", path=path)
 
     def environ(self, own: Mapping[str, str]) -> Mapping[str, str]:
         """Return the environment on this host: `own`, but what a fake host says of its own."""

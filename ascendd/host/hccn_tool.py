@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Tuple
 
-from ascendd.errors import ProbeParseError, ProbeUnavailable
+from ascendd.errors import ProbeError, ProbeParseError, ProbeUnavailable
 from ascendd.host.command import RunCommand
 from ascendd.host.files import HostFiles
 from ascendd.host.version_files import driver_tool
@@ -83,7 +83,12 @@ def raise_failure(text: str) -> None:
     match = _FAILURE.search(text)
     if match is not None:
         line = next(line for line in text.splitlines() if match[0] in line)
-        raise ProbeUnavailable(f"hccn_tool said: {line.strip()}")
+        raise ProbeUnavailable(f"hccn_tool said: {line.strip()}", is_refusal=True)
+
+
+def is_without(error: ProbeError) -> bool:
+    """Tell whether the tool itself said that it has no answer, as for a card without that function."""
+    return bool(error.facts.get("is_refusal"))
 
 
 def parse_link(text: str) -> PortLinks:

@@ -69,9 +69,9 @@ def _limits(files: HostFiles, cgroup: Optional[str]) -> Iterator[Tuple[str, int,
         path = cgroup or groups.get("memory" if base.endswith("memory") else "", "/")
         while True:
             folder = base + path.rstrip("/")
-            limit, used = (_number(files.read_optional(f"{folder}/{name}")) for name in names)
+            limit, used = (_number(files, f"{folder}/{name}") for name in names)
             if limit is not None and limit < _NO_LIMIT:
-                stat = files.read_optional(f"{folder}/memory.stat") or ""
+                stat = files.read_if_possible(f"{folder}/memory.stat") or ""
                 match = re.search(r"^(?:total_)?inactive_file (\d+)", stat, re.MULTILINE)
                 yield folder, limit, max(0, (used or 0) - (int(match[1]) if match else 0))
             if path in ("", "/"):
@@ -83,12 +83,20 @@ def own_groups(files: HostFiles) -> Dict[str, str]:
     """Return controller -> path of this process; the unified hierarchy is the empty controller."""
     groups = {}
     for line in (files.read_optional("/proc/self/cgroup") or "").splitlines():
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        number, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if not number.isdigit() or not path.startswith("/"):
+            raise ProbeParseError("/proc/self/cgroup holds no control group of this process")
         for controller in controllers.split(","):
             groups[controller] = path
     return groups
 
 
-def _number(text: Optional[str]) -> Optional[int]:
-    text = (text or "").strip()
-    return int(text) if text.isdigit() else None
+def _number(files: HostFiles, path: str) -> Optional[int]:
+    """Return the bytes that a file of a control group holds; None where there is none, or no limit (`max`)."""
+    text = files.read_optional(path)
+    said = None if text is None else text.strip()
+    if said in (None, "max"):
+        return None
+    if said is None or not (said.isascii() and said.isdigit()):
+        raise ProbeParseError(f"{path} holds no number of bytes", path=path)
+    return int(said)

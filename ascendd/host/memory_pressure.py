@@ -39,9 +39,9 @@ def read_pressure(files: HostFiles) -> MemoryPressure:
     """Read the files of the group of this process, else those of the host; what is not there is None."""
     group = own_groups(files).get("")
     folder = None if group is None else "/sys/fs/cgroup" + group.rstrip("/")
-    stall = None if folder is None else files.read_optional(f"{folder}/memory.pressure")
-    full = _FULL.search(stall or files.read_optional("/proc/pressure/memory") or "")
-    events = None if folder is None else files.read_optional(f"{folder}/memory.events")
+    stall = None if folder is None else files.read_if_possible(f"{folder}/memory.pressure")
+    full = _FULL.search(stall or files.read_if_possible("/proc/pressure/memory") or "")
+    events = None if folder is None else files.read_if_possible(f"{folder}/memory.events")
     oom = _OOM.search(events or "")
     try:
         memory = read_memory(files)

@@ -11,11 +11,19 @@ from ascendd.host.files import HostFiles
 
 
 def cpus_near(files: HostFiles, bus_id: Optional[str]) -> Optional[FrozenSet[int]]:
-    """Return the CPUs near the device at `bus_id` (0000:C1:00.0); None where the bus does not know the device."""
+    """
+    Return the CPUs near the device at `bus_id` (0000:C1:00.0); None where the bus does not know the device.
+
+    Raises ProbeUnavailable or ProbeParseError.
+    """
     if bus_id is None:
         return None
-    text = files.read_optional(f"/sys/bus/pci/devices/{bus_id.lower()}/local_cpulist")
-    return None if text is None else parse_cpus(text)
+    path = f"/sys/bus/pci/devices/{bus_id.lower()}/local_cpulist"
+    text = files.read_optional(path)
+    cpus = None if text is None else parse_cpus(text)
+    if text is not None and cpus is None:
+        raise ProbeParseError(f"{path} holds no list of CPUs")
+    return cpus
 
 
 def online_cpus(files: HostFiles) -> FrozenSet[int]:
@@ -26,7 +34,14 @@ def online_cpus(files: HostFiles) -> FrozenSet[int]:
     return cpus
 
 
-def allowed_cpus(files: HostFiles) -> Optional[FrozenSet[int]]:
-    """Return the CPUs that this process may run on, control groups counted; None where /proc does not say."""
-    match = re.search(r"^Cpus_allowed_list:\s*(\S+)", files.read_optional("/proc/self/status") or "", re.MULTILINE)
-    return parse_cpus(match[1]) if match else None
+def allowed_cpus(files: HostFiles) -> FrozenSet[int]:
+    """
+    Return the CPUs that this process may run on, control groups counted.
+
+    Raises ProbeUnavailable or ProbeParseError.
+    """
+    match = re.search(r"^Cpus_allowed_list:\s*(\S+)", files.read_text("/proc/self/status"), re.MULTILINE)
+    cpus = parse_cpus(match[1]) if match else None
+    if not cpus:
+        raise ProbeParseError("/proc/self/status holds no list of CPUs")
+    return cpus

@@ -57,5 +57,5 @@ def _places(files: HostFiles) -> Tuple[str, ...]:
 
 
 def _read(files: HostFiles, path: str) -> Optional[int]:
-    match = _COUNT.search(files.read_optional(path) or "")
+    match = _COUNT.search(files.read_if_possible(path) or "")
     return None if match is None else int(match[1])

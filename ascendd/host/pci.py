@@ -6,10 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import Tuple
 
+from ascendd.errors import ProbeParseError
 from ascendd.host.files import HostFiles
 from ascendd.host.vendor_facts import load_facts
 
 _SYSFS = "/sys/bus/pci/devices"
+_ID = re.compile(r"0x[0-9a-f]{4}")
 # `c1:00.0 1200: 19e5:d802 (rev 20)` of lspci -n; without -n the vendor is spelt out and the device may be.
 _NUMERIC = re.compile(r"^((?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) [0-9a-f]{4}: ([0-9a-f]{4}):([0-9a-f]{4})\b")
 _SPELT = re.compile(
@@ -30,7 +32,11 @@ class PciNpu:
 
 
 def find_pci_npus(files: HostFiles) -> Tuple[PciNpu, ...]:
-    """Return the NPU functions on the bus, by address; none where there is no PCI bus."""
+    """
+    Return the NPU functions on the bus, by address; none where there is no PCI bus.
+
+    Raises ProbeUnavailable or ProbeParseError: a device whose ids cannot be read may be an NPU.
+    """
     facts = load_facts("pci_devices")
     found = []
     for address in files.list_dir(_SYSFS):
@@ -46,7 +52,14 @@ def find_pci_npus(files: HostFiles) -> Tuple[PciNpu, ...]:
 
 
 def _attribute(files: HostFiles, address: str, name: str) -> str:
-    return (files.read_optional(f"{_SYSFS}/{address}/{name}") or "").strip().lower()
+    path = f"{_SYSFS}/{address}/{name}"
+    text = files.read_optional(path)
+    if text is None:
+        return ""  # a virtual function, or a bus of another kind
+    value = text.strip().lower()
+    if not _ID.fullmatch(value):
+        raise ProbeParseError(f"{path} holds no id of a PCI device: {value[:20]!r}", path=path)
+    return value
 
 
 def parse_lspci(text: str) -> Tuple[PciNpu, ...]:

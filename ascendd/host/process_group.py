@@ -16,7 +16,7 @@ def find_members(files: HostFiles, leader: int) -> Tuple[HostProcess, ...]:
     """Return the processes whose group or session is that of `leader`, which may be gone; zombies hold nothing."""
     found: List[HostProcess] = []
     for name in files.list_dir("/proc", "[0-9]*"):
-        stat = files.read_optional(f"/proc/{name}/stat") if name.isdigit() else None
+        stat = files.read_if_possible(f"/proc/{name}/stat") if name.isdigit() else None
         fields = (stat or "").rpartition(")")[2].split()
         if len(fields) <= _SESSION or str(leader) not in (fields[_GROUP], fields[_SESSION]) or fields[0] in _DEAD:
             continue

@@ -12,7 +12,7 @@ import shlex
 from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Tuple
 
-from ascendd.errors import ProbeError, ProbeParseError, ProbeUnavailable
+from ascendd.errors import ProbeParseError, ProbeUnavailable
 from ascendd.host.command import RunCommand
 from ascendd.host.files import HostFiles
 
@@ -23,6 +23,8 @@ _PROPERTIES = (
 )
 # What systemd gives a service that sets nothing.
 _DEFAULT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"}
+# What systemctl says in a container, and where its manager or bus cannot be reached.
+_NO_SYSTEMD = re.compile(r"not been booted with systemd|Failed to connect to (?:system scope )?bus|Failed to get D-Bus")
 _FILE_ENTRY = re.compile(r"(?P<path>.+?) \(ignore_errors=(?P<optional>yes|no)\)")
 
 
@@ -46,7 +48,11 @@ class ServiceEnvironment:
 def read_service_environment(
     files: HostFiles, run: RunCommand, environ: Mapping[str, str], instance: Optional[str], inside_service: bool = False
 ) -> ServiceEnvironment:
-    """Return the environment of ascendd@`instance`, or of this process when none is named or systemd cannot say."""
+    """
+    Return the environment of ascendd@`instance`, or of this process when none is named or there is no such unit.
+
+    Raises ProbeError where systemd is there and its answer cannot be used: this shell's environment is another one.
+    """
     if inside_service:
         return ServiceEnvironment("this service's environment", dict(environ))
     if instance is None:
@@ -54,7 +60,9 @@ def read_service_environment(
     unit = f"ascendd@{instance}.service"
     try:
         shown = _show(run, environ, unit)
-    except ProbeError as error:
+    except ProbeUnavailable as error:
+        if not error.facts.get("has_no_unit"):
+            raise
         note = f"{unit} could not be asked ({error.message}), so this shell's environment was read instead"
         return ServiceEnvironment("this shell's environment", dict(environ), notes=(note,))
     variables: Dict[str, str] = dict(_DEFAULT)
@@ -64,10 +72,10 @@ def read_service_environment(
     for text in shown.get("EnvironmentFiles", []):
         match = _FILE_ENTRY.fullmatch(text)
         path = match["path"] if match else text
-        content = files.read_optional(path)
+        content = files.read_if_possible(path)
         if content is not None:
             variables.update(parse_environment_file(content))
-        elif match is None or match["optional"] == "no":
+        elif match is None or match["optional"] == "no" or files.exists(path):
             missing.append(path)
     for text in shown.get("UnsetEnvironment", []):
         for name in text.split():
@@ -100,18 +108,23 @@ def parse_environment_file(text: str) -> Dict[str, str]:
 
 
 def _show(run: RunCommand, environ: Mapping[str, str], unit: str) -> Dict[str, List[str]]:
-    """Ask systemd; every property can come more than once. Raises ProbeError when there is no such unit."""
-    outcome = run(["systemctl", "show", unit, f"--property={_PROPERTIES}"], _TIMEOUT_S, environ)
+    """Ask systemd; every property can come more than once. ProbeError: `has_no_unit` where there is none."""
+    try:
+        outcome = run(["systemctl", "show", unit, f"--property={_PROPERTIES}"], _TIMEOUT_S, environ)
+    except ProbeUnavailable as error:
+        raise ProbeUnavailable(error.message, has_no_unit=True) from error
     if outcome.status != 0:
-        said = (outcome.stderr or outcome.stdout).strip().splitlines()
-        raise ProbeUnavailable(f"systemctl: {said[0] if said else 'no output'}")
+        said = ((outcome.stderr or outcome.stdout).strip().splitlines() or ["no output"])[0]
+        raise ProbeUnavailable(f"systemctl: {said}", has_no_unit=bool(_NO_SYSTEMD.search(said)))
+    if "LoadState=" not in outcome.stdout or not outcome.stdout.endswith("\n"):
+        raise ProbeParseError(f"systemctl show printed no properties of {unit}, or only a part of them")
     shown: Dict[str, List[str]] = {}
     for line in outcome.stdout.splitlines():
         key, separator, value = line.partition("=")
         if separator and value:
             shown.setdefault(key, []).append(value)
     if shown.get("LoadState") != ["loaded"]:
-        raise ProbeUnavailable(f"the unit is {(shown.get('LoadState') or ['unknown'])[0]}")
+        raise ProbeUnavailable(f"the unit is {(shown.get('LoadState') or ['unknown'])[0]}", has_no_unit=True)
     return shown
 
 

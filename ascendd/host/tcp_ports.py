@@ -10,21 +10,28 @@ from ascendd.host.cpu_list import parse_cpus
 from ascendd.host.files import HostFiles
 
 _LISTEN = "0A"
-_LOCAL = re.compile(r"^\s*\d+: [0-9A-F]+:([0-9A-F]{4}) [0-9A-F]+:[0-9A-F]{4} ([0-9A-F]{2}) ", re.MULTILINE)
+_LOCAL = re.compile(r"^\s*\d+: [0-9A-F]+:([0-9A-F]{4}) [0-9A-F]+:[0-9A-F]{4} ([0-9A-F]{2}) ")
+_HEAD = re.compile(r"\s*sl\s+local_address\s+(?:rem|remote)_address\s+st\b")
 _RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 _RESERVED = "/proc/sys/net/ipv4/ip_local_reserved_ports"
 
 
 def listening_ports(files: HostFiles) -> FrozenSet[int]:
     """Return the ports with a listener of any process. Raises ProbeUnavailable or ProbeParseError for /proc/net/tcp."""
-    text = files.read_text("/proc/net/tcp")
-    if "local_address" not in text:
+    ports = _listening("/proc/net/tcp", files.read_text("/proc/net/tcp"))
+    text = files.read_optional("/proc/net/tcp6")  # not there where the kernel has no IPv6
+    return ports if text is None else ports | _listening("/proc/net/tcp6", text)
+
+
+def _listening(path: str, text: str) -> FrozenSet[int]:
+    """Return the ports of one table; a row of another form could be any port."""
+    head, *rows = text.splitlines() or [""]
+    found = [_LOCAL.match(row) for row in rows]
+    if not _HEAD.match(head) or not text.endswith("\n") or not all(found):
         raise ProbeParseError(
-            "/proc/net/tcp holds no table of connections",
-            remedy="Look whether /proc is mounted as the kernel gives it.",
+            f"{path} holds no table of connections", remedy="Look whether /proc is mounted as the kernel gives it."
         )
-    text += files.read_optional("/proc/net/tcp6") or ""
-    return frozenset(int(match[1], 16) for match in _LOCAL.finditer(text) if match[2] == _LISTEN)
+    return frozenset(int(match[1], 16) for match in found if match is not None and match[2] == _LISTEN)
 
 
 def client_ports(files: HostFiles) -> Tuple[int, int]:

@@ -46,7 +46,7 @@ def find_sample(files: HostFiles, root: str) -> Tuple[Optional[str], str]:
         for place in (folder, folder + "/cpp"):
             if not files.exists(f"{place}/src/CMakeLists.txt"):
                 continue
-            if files.list_dir(f"{place}/model", "*.om"):
+            if files.list_if_possible(f"{place}/model", "*.om"):
                 return place, ""
             incomplete = f"{place} has no converted model (model/*.om)"
     return None, incomplete or "the vendor's samples are not installed"

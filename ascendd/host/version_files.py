@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Tuple
 
+from ascendd.errors import ProbeParseError
 from ascendd.host.files import HostFiles
 
 DEFAULT_ROOT = "/usr/local/Ascend"
@@ -81,18 +82,45 @@ def parse_pairs(text: str) -> Dict[str, str]:
     return pairs
 
 
+def read_pairs(files: HostFiles, path: str, key: str) -> Dict[str, str]:
+    """
+    Return the pairs of a version file that has `key`; none where there is no such file.
+
+    Raises ProbeUnavailable, and ProbeParseError where it was cut short or is none: another version must not be guessed.
+    """
+    text = files.read_optional(path)
+    if text is None:
+        return {}
+    pairs = parse_pairs(text)
+    last = "" if text.endswith("\n") else text.rpartition("\n")[2]
+    remedy = "Install the package that it belongs to again."
+    if not pairs.get(key):
+        raise ProbeParseError(f"{path} holds no {key}", remedy=remedy, path=path)
+    if last.count("[") != last.count("]") or (last.strip() and "=" not in last):
+        raise ProbeParseError(f"{path} was cut short", remedy=remedy, path=path)
+    return pairs
+
+
+def _install_root(files: HostFiles, key: str = "Driver_Install_Path_Param") -> str:
+    """Return where the vendor's packages are; the usual place where nothing can be read (driver-version says why)."""
+    return parse_pairs(files.read_if_possible(INSTALL_INFO) or "").get(key) or DEFAULT_ROOT
+
+
 def driver_tool(files: HostFiles, name: str) -> Optional[str]:
     """Return the path to execute of a tool that the driver's package brings, None where it is not there."""
-    install = parse_pairs(files.read_optional(INSTALL_INFO) or "")
-    path = f"{install.get('Driver_Install_Path_Param') or DEFAULT_ROOT}/driver/tools/{name}"
+    path = f"{_install_root(files)}/driver/tools/{name}"
     return files.real(path) if files.is_executable(path) else None
 
 
 def read_driver(files: HostFiles) -> DriverFiles:
-    """Read the driver's files; a version of None means that no driver is installed."""
-    install = parse_pairs(files.read_optional(INSTALL_INFO) or "")
+    """
+    Read the driver's files; a version of None means that no driver is installed.
+
+    Raises ProbeUnavailable or ProbeParseError for a file that is there and tells nothing.
+    """
+    install = read_pairs(files, INSTALL_INFO, "Driver_Install_Path_Param")
     path = f"{install.get('Driver_Install_Path_Param') or DEFAULT_ROOT}/driver/version.info"
-    pairs = parse_pairs(files.read_optional(path) or "")
+    pairs = read_pairs(files, path, "Version")
     return DriverFiles(
         version=pairs.get("Version"),
         inner_version=pairs.get("Innerversion"),
@@ -105,10 +133,13 @@ def read_driver(files: HostFiles) -> DriverFiles:
 
 
 def read_firmware(files: HostFiles) -> FirmwareFiles:
-    """Read the firmware's files; a version of None means that no package is installed here (as in a container)."""
-    install = parse_pairs(files.read_optional(INSTALL_INFO) or "")
-    path = f"{install.get('Firmware_Install_Path_Param') or DEFAULT_ROOT}/firmware/version.info"
-    pairs = parse_pairs(files.read_optional(path) or "")
+    """
+    Read the firmware's files; a version of None means that no package is installed here (as in a container).
+
+    Raises ProbeUnavailable or ProbeParseError for a file that is there and tells nothing.
+    """
+    path = f"{_install_root(files, 'Firmware_Install_Path_Param')}/firmware/version.info"
+    pairs = read_pairs(files, path, "Version")
     generation, installed_on = None, None
     for log in INSTALL_LOGS:
         lines = [line for line in (files.read_optional(log) or "").splitlines() if _FIRMWARE_PACKAGE.search(line)]
@@ -129,8 +160,7 @@ def read_firmware(files: HostFiles) -> FirmwareFiles:
 
 def cann_roots(files: HostFiles, environ: Mapping[str, str]) -> List[str]:
     """Return the folders where a CANN toolkit may be, best first: what the environment names, then the usual places."""
-    install = parse_pairs(files.read_optional(INSTALL_INFO) or "")
-    bases = [install.get("Driver_Install_Path_Param") or DEFAULT_ROOT, DEFAULT_ROOT]
+    bases = [_install_root(files), DEFAULT_ROOT]
     home = environ.get("HOME")
     if home:
         bases.append(f"{home}/Ascend")
@@ -153,8 +183,8 @@ def read_cann(files: HostFiles, environ: Mapping[str, str]) -> Tuple[CannFiles, 
 def _read_toolkit(files: HostFiles, root: str) -> Optional[CannFiles]:
     for architecture in ARCHITECTURES:
         folder = f"{root}/{architecture}-linux"
-        pairs = parse_pairs(files.read_optional(f"{folder}/ascend_toolkit_install.info") or "")
-        if pairs.get("version"):
+        pairs = read_pairs(files, f"{folder}/ascend_toolkit_install.info", "version")
+        if pairs:
             return CannFiles(
                 root=root,
                 version=pairs["version"],
@@ -169,31 +199,44 @@ def _read_toolkit(files: HostFiles, root: str) -> Optional[CannFiles]:
 
 
 def read_component_release(files: HostFiles, root: str) -> Optional[str]:
-    """Return the CANN release that the runtime below `root` belongs to, by version.cfg: [component:CANN]."""
-    running = parse_pairs(files.read_optional(f"{root}/version.cfg") or "").get("runtime_running_version", "")
-    match = re.fullmatch(r"\[[^:\]]+:([^\]]+)\]", running)
+    """
+    Return the CANN release that the runtime below `root` belongs to, by version.cfg: [component:CANN].
+
+    None where there is no such file. Raises ProbeUnavailable, and ProbeParseError where it names no release.
+    """
+    path = f"{root}/version.cfg"
+    running = read_pairs(files, path, "runtime_running_version")
+    match = re.fullmatch(r"\[[^:\]]+:([^\]]+)\]", running.get("runtime_running_version", ""))
+    if running and match is None:
+        raise ProbeParseError(f"{path} names no release of CANN", path=path)
     return match[1] if match else None
 
 
 def read_nnal(files: HostFiles, environ: Mapping[str, str]) -> NnalFiles:
-    """Read nnal's version: where ATB_HOME_PATH leads, else below the usual root. None where it is not installed."""
-    install = parse_pairs(files.read_optional(INSTALL_INFO) or "")
-    usual = f"{install.get('Driver_Install_Path_Param') or DEFAULT_ROOT}/nnal/atb/latest"
+    """
+    Read nnal's version: where ATB_HOME_PATH leads, else below the usual root. None where it is not installed.
+
+    Raises ProbeUnavailable, and ProbeParseError where its version file names no version.
+    """
+    usual = f"{_install_root(files)}/nnal/atb/latest"
     home = environ.get("ATB_HOME_PATH", "")
     # ATB_HOME_PATH is <root>/atb/cxx_abi_N.
     roots = [home.rsplit("/atb/", 1)[0]] if "/atb/cxx_abi" in home else []
     for root in [*roots, usual]:
-        match = re.search(
-            r"^Ascend-cann-atb\s*:\s*(\S+)", files.read_optional(f"{root}/version.info") or "", re.MULTILINE
-        )
-        if match is not None:
-            return NnalFiles(root, match[1])
+        path = f"{root}/version.info"
+        text = files.read_optional(path)
+        if text is None:
+            continue
+        match = re.search(r"^Ascend-cann-atb\s*:\s*(\S+)", text, re.MULTILINE)
+        if match is None:
+            raise ProbeParseError(f"{path} names no version", remedy="Install the nnal package again.", path=path)
+        return NnalFiles(root, match[1])
     return NnalFiles(usual, None)
 
 
 def _ops_chips(files: HostFiles, root: str, folder: str) -> Tuple[str, ...]:
     names = [
-        parse_pairs(files.read_optional(f"{folder}/{name}") or "").get("package_name", "")
+        read_pairs(files, f"{folder}/{name}", "package_name").get("package_name", "")
         for name in files.list_dir(folder, "ascend_*_install.info")
         if name != "ascend_toolkit_install.info"
     ]

@@ -78,7 +78,7 @@ def _paths(context: CheckContext) -> List[str]:
             f"{toolkit.root}/{toolkit.architecture}-linux/ascend_toolkit_install.info",
         ]
     for folder, pattern in _FOLDERS:
-        paths += [f"{folder}/{name}" for name in files.list_dir(folder, pattern)]
+        paths += [f"{folder}/{name}" for name in files.list_if_possible(folder, pattern)]
     return list(dict.fromkeys(paths))
 
 

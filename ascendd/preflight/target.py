@@ -6,10 +6,11 @@ import enum
 from dataclasses import dataclass
 from typing import Optional, Tuple
 
-from ascendd.host.device_nodes import read_device_nodes
+from ascendd.errors import ProbeError
+from ascendd.host.device_nodes import has_chip_nodes
 from ascendd.host.files import HostFiles
-from ascendd.host.pci import find_pci_npus
-from ascendd.host.version_files import INSTALL_INFO, read_driver
+from ascendd.host.pci import PciNpu, find_pci_npus
+from ascendd.host.version_files import DEFAULT_ROOT, INSTALL_INFO
 
 # Stands in every report of a machine that is only a folder.
 FAKE_HOST = "FAKE HOST"
@@ -48,7 +49,12 @@ def choose_target(
 
     Any trace of an NPU counts: a host whose card fell off the bus still has its driver and must not pass as a CPU host.
     """
-    npus = find_pci_npus(files)
+    npus: Tuple[PciNpu, ...] = ()
+    unknown: Optional[str] = None
+    try:
+        npus = find_pci_npus(files)
+    except ProbeError as error:
+        unknown = error.message
     families = tuple(sorted({npu.family for npu in npus}))
     fake_root = None if files.fake is None else files.root
     mark = "" if fake_root is None else f"{FAKE_HOST} {fake_root}: "
@@ -70,8 +76,10 @@ def choose_target(
         return npu("the configuration says engine.device: npu")
     if npus:
         return npu(f"{len(npus)} NPU function(s) on the PCI bus: {npus[0].title}")
-    if read_device_nodes(files, ()).chips:
+    if has_chip_nodes(files):
         return npu("NPU device nodes found")
-    if files.exists(INSTALL_INFO) or read_driver(files).version is not None:
+    if files.exists(INSTALL_INFO) or files.exists(f"{DEFAULT_ROOT}/driver/version.info"):
         return npu("an NPU driver is installed, so an NPU is expected")
+    if unknown is not None:
+        return npu(f"whether there is an NPU is not known: {unknown}")
     return cpu("no NPU found: checking what a CPU instance needs", "no NPU found")

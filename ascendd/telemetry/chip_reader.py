@@ -92,8 +92,8 @@ def npu_exporter_runs(files: HostFiles, url: str = NPU_EXPORTER_URL) -> bool:
 
     In Kubernetes it listens on the address of its pod alone, so that its port says nothing and its process does.
     """
-    pids = files.list_dir("/proc", "[0-9]*")
-    if any((files.read_optional(f"/proc/{pid}/comm") or "").strip() == "npu-exporter" for pid in pids):
+    pids = files.list_if_possible("/proc", "[0-9]*")
+    if any((files.read_if_possible(f"/proc/{pid}/comm") or "").strip() == "npu-exporter" for pid in pids):
         return True
     try:
         with urllib.request.urlopen(url, timeout=_PROBE_TIMEOUT_S) as answer:  # noqa: S310 - a constant http address

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from fake_machine import FakeMachine
@@ -18,11 +18,22 @@ from ascendd.preflight.discover import find_checks, in_order
 SOUND = AclOutcome("/fake/libascendcl.so", 8, "Ascend910B3", 58 << 30, 61 << 30)
 
 
-def examine(machine: FakeMachine, **request: object) -> dict[str, CheckResult]:
-    """Return the results by check id. ACL is only really called where the machine has a fault for it."""
+Watch = Callable[[CheckContext, str], None]
+
+
+def examine(
+    machine: FakeMachine, *, only: Collection[str] | None = None, watch: Watch | None = None, **request: object
+) -> dict[str, CheckResult]:
+    """
+    Return the results by check id. ACL is only really called where the machine has a fault for it.
+
+    `only` are the checks to run, all without it; `watch` may change each context before its check runs.
+    """
     made = CheckRequest(root=str(machine.root), **request)
     results: dict[str, CheckResult] = {}
     for cls in in_order([check for check in find_checks() if check.tier is Tier.BASIC]):
+        if only is not None and cls.id not in only:
+            continue
         context = CheckContext(made)
         context.run = replayer(machine)
         if not {"FAKE_ACL_FAULT", "FAKE_ACL_COUNT_FAULT"} & set(machine.environ):
@@ -35,6 +46,8 @@ def examine(machine: FakeMachine, **request: object) -> dict[str, CheckResult]:
         if reason is not None or unmet:
             results[check.id] = CheckResult(Verdict.SKIPPED, reason or "", {"unmet": unmet} if unmet else {})
             continue
+        if watch is not None:
+            watch(context, check.id)
         try:
             results[check.id] = check.run(context)
         except AscenddError as error:

@@ -373,7 +373,7 @@ CASES: dict[str, Case] = {
     # The host below.
     "too little host memory": warn(
         "host-memory", "ASD-H04", "only 0.2 GiB free", "Free memory",
-        lambda m: m.write("proc/meminfo", f"MemTotal: {64 * 2**20} kB\nMemAvailable: {2**18} kB\nHugepagesize: 2048 kB\n")),
+        lambda m: m.edit("proc/meminfo", f"MemAvailable: {1400 * 2**20} kB", f"MemAvailable: {2**18} kB")),
 }  # fmt: skip
 
 

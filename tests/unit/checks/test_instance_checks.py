@@ -126,7 +126,7 @@ NEED = Need(30 * GIB, {"weights": 28 * GIB, "KV cache": 2 * GIB}, "bfloat16")
 LIMITED = HostMemory(64 * GIB, 40 * GIB, 32 * GIB, 20 * GIB, "/sys/fs/cgroup/x")
 MEMORIES = [
     (MEMORY, NEED, False, False, PASS, "30.0 GiB needed (28.0 GiB weights + 2.0 GiB KV cache, bfloat16), 40.0 GiB free"),
-    (MEMORY, None, False, False, PASS, "40.0 GiB free; no model named"),
+    (MEMORY, None, False, False, PASS, "40.0 GiB free; no model to compare with"),
     (replace(MEMORY, available_bytes=GIB // 2), None, False, False, WARN, "only 0.5 GiB free"),
     (replace(MEMORY, available_bytes=20 * GIB), NEED, False, False, FAIL, "30.0 GiB needed"),
     (LIMITED, NEED, False, False, FAIL, "20.0 GiB free in /sys/fs/cgroup/x of 32.0 GiB"),

@@ -114,7 +114,7 @@ def test_listeners_and_ranges_are_read(host) -> None:
     row = "   0: {}:{:04X} 00000000:0000 {} 00000000:00000000 00:00000000 00000000     0        0 1 1\n"
     files = host({
         "/proc/net/tcp": "  sl  local_address rem_address   st\n" + row.format("0100007F", 60001, "0A") + row.format("0100007F", 60002, "01"),
-        "/proc/net/tcp6": "header\n" + row.format("0" * 32, 16666, "0A"),
+        "/proc/net/tcp6": "  sl  local_address                         remote_address                        st\n" + row.format("0" * 32, 16666, "0A"),
         "/proc/sys/net/ipv4/ip_local_port_range": "32768\t60999\n", "/proc/sys/net/ipv4/ip_local_reserved_ports": "\n",
     })  # fmt: skip
 

@@ -131,11 +131,12 @@ def test_a_journal_that_refuses_is_not_asked_for_its_end() -> None:
     assert asked == ["journalctl", "dmesg"]
 
 
-def test_an_answer_about_the_clock_that_is_none_is_not_synchronised() -> None:
-    """Whether it is kept is then not known, and that is said."""
+def test_an_answer_about_the_clock_that_is_none_is_no_pass() -> None:
+    """Whether it is kept is then not known, which is ERROR."""
     context = CheckContext(CheckRequest())
     context.run = answering("the quick brown fox\n")
 
-    summary = clock.Clock().run(context).summary
+    result = clock.Clock().run(context)
 
-    assert summary.endswith("whether it is synchronised is not known (timedatectl said: the quick brown fox)")
+    assert result.verdict is Verdict.ERROR
+    assert result.summary == "whether the clock is synchronised cannot be read: timedatectl said: the quick brown fox"

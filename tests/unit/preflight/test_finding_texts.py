@@ -100,7 +100,7 @@ def test_a_translation_takes_what_is_put_in() -> None:
         ("npu-sensors", "NPU 0 has 96 C; NPU 1 has 97 C", "NPU 0 温度 96 C；NPU 1 温度 97 C"),
         ("hbm-free", "NPU 0: 9 of 65536 MB in use, and no process is listed; NPU 1: 8 of 65536 MB in use, held by x 7 MB",
          "NPU 0：已用 9 / 65536 MB，而且没有列出任何进程；NPU 1：已用 8 / 65536 MB，被 x 7 MB 占用"),
-        ("host-memory", "2.0 GiB free; no model named to compare with", "空闲 2.0 GiB；没有指定要比较的模型"),
+        ("host-memory", "2.0 GiB free; no model to compare with", "空闲 2.0 GiB；没有可比较的模型"),
         ("cann-version", "7.0.0 at /opt/c: CANN 7.0.0 is refused without hotfix H100",
          "7.0.0，位于 /opt/c：没有 H100 补丁的 CANN 7.0.0 不予使用"),
         ("npu-ecc", "could not check: npu-smi did not answer within 20 s and was killed",
