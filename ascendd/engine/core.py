@@ -13,7 +13,7 @@ from ascendd.engine.kv.block_pool import NULL_BLOCK_ID
 from ascendd.engine.kv.kv_cache_manager import KVCacheManager
 from ascendd.engine.lora.adapter_registry import AdapterRegistry
 from ascendd.engine.out_of_memory import OutOfMemory
-from ascendd.engine.sched.output import ModelRunnerOutput, ScheduledChunk, SchedulerOutput, TokenEvent
+from ascendd.engine.sched.output import DrawnTokens, ModelRunnerOutput, ScheduledChunk, SchedulerOutput
 from ascendd.engine.sched.scheduler import Scheduler
 from ascendd.engine.sequence import Sequence, SequenceStatus
 from ascendd.engine.sequence_check import check_sequence
@@ -23,7 +23,6 @@ from ascendd.ipc.messages import (
     NO_TOKEN,
     AddSequence,
     Fault,
-    FinishReason,
     SamplingParams,
     SequenceFailed,
     StepOutput,
@@ -185,26 +184,25 @@ class EngineCore:
     def step(self) -> StepOutput | None:
         """Run one step and return what it produced, or None where it produced no token."""
         started = self._clock()
-        events: list[TokenEvent] = []
+        tokens = DrawnTokens()
         prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
         if (done := self._execute()) is not None:
             output, result = done
-            events = self._scheduler.update_from_output(output, result)
+            tokens = self._scheduler.update_from_output(output, result)
             prompt_logprobs = result.prompt_logprobs
-        self._failed += [_nothing_to_draw(event.sequence) for event in events if event.finish is FinishReason.ERROR]
-        events = [event for event in events if event.finish is not FinishReason.ERROR]
-        note_tokens(events, self._clock(), self.metrics)
-        scored_only = sum(event.sequence.params.max_tokens == 0 for event in events)
-        self._observe(self._clock() - started, len(events) - scored_only)
-        if not events and not prompt_logprobs:
+        self._failed += map(_nothing_to_draw, tokens.take_errors())
+        ended_s = self._clock()
+        note_tokens(tokens, ended_s, self.metrics)
+        # Who only has a prompt scored gets none.
+        self._observe(ended_s - started, len(tokens) - tokens.token_ids.count(NO_TOKEN))
+        if not tokens.sequences and not prompt_logprobs:
             return None
-        with_logprobs = any(event.logprobs is not None for event in events)
         return StepOutput(
-            seq_ids=[event.sequence.seq_id for event in events],
-            token_ids=[event.token_id if event.sequence.params.max_tokens else NO_TOKEN for event in events],
-            finish=[int(event.finish) for event in events],
-            num_cached=[event.num_cached_tokens for event in events],
-            logprobs=[event.logprobs for event in events] if with_logprobs else [],
+            seq_ids=[sequence.seq_id for sequence in tokens.sequences],
+            token_ids=tokens.token_ids,
+            finish=tokens.finish,
+            num_cached=tokens.num_cached,
+            logprobs=tokens.logprobs if any(tokens.logprobs) else [],
             prompt_logprobs=prompt_logprobs,
         )
 

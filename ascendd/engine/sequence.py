@@ -64,9 +64,18 @@ class Sequence:
     first_step_s: float | None = field(default=None, init=False)
     first_token_s: float | None = field(default=None, init=False)
     in_flight: bool = field(default=False, init=False)
+    _stop_ids: frozenset[int] = field(init=False, repr=False)
+    _least_to_stop: int = field(init=False, repr=False)
+    _most_tokens: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        params = self.params
         self.num_prompt_tokens = len(self.token_ids)
+        # Asked of every token of every sequence, so it is put together once.
+        eos_token_ids = frozenset() if params.ignore_eos else self.eos_token_ids
+        self._stop_ids = eos_token_ids.union(params.stop_token_ids)
+        self._least_to_stop = self.num_prompt_tokens + params.min_tokens
+        self._most_tokens = min(self.num_prompt_tokens + params.max_tokens, self.max_model_len)
 
     @property
     def num_tokens(self) -> int:
@@ -95,17 +104,15 @@ class Sequence:
 
     def append(self, token_id: int) -> FinishReason:
         """Take the sampled `token_id` and return why the sequence ends with it, or RUNNING; NO_TOKEN is an ERROR."""
-        params = self.params
-        if params.max_tokens == 0:
+        if self.params.max_tokens == 0:
             return FinishReason.LENGTH
         if token_id == NO_TOKEN:
             return FinishReason.ERROR
-        self.token_ids.append(token_id)
-        if self.num_output_tokens >= params.min_tokens:
-            if token_id in params.stop_token_ids:
-                return FinishReason.STOP
-            if not params.ignore_eos and token_id in self.eos_token_ids:
-                return FinishReason.STOP
-        if self.num_output_tokens >= params.max_tokens or self.num_tokens >= self.max_model_len:
+        token_ids = self.token_ids
+        token_ids.append(token_id)
+        num_tokens = len(token_ids)
+        if token_id in self._stop_ids and num_tokens >= self._least_to_stop:
+            return FinishReason.STOP
+        if num_tokens >= self._most_tokens:
             return FinishReason.LENGTH
         return FinishReason.RUNNING

@@ -81,6 +81,14 @@ class InputBatch:
         self._rows: dict[int, _Row] = {}
         self._row_of: dict[int, int] = {}
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
+        # The step before: its sequences, how often each was preempted, their rows and the lengths of their tables.
+        self._sequences: list[Sequence] = []
+        self._preemptions: list[int] = []
+        self._step_rows = np.empty(0, dtype=np.int64)
+        self._num_blocks: list[int] = []
+        # Never written to, so that steps may share them.
+        self._ones = np.ones(max_num_seqs, dtype=np.int64)
+        self._places = np.arange(max_num_seqs + 1)
 
     def prepare(self, chunks: list[ScheduledChunk]) -> StepInputs:
         """
@@ -88,25 +96,34 @@ class InputBatch:
 
         Returns tensors that own their memory for this step only.
         """
-        self._release_stale()
-        rows = np.fromiter((self._row(chunk.sequence) for chunk in chunks), dtype=np.int64, count=len(chunks))
-        starts = np.fromiter((chunk.start for chunk in chunks), dtype=np.int64, count=len(chunks))
-        counts = np.fromiter((chunk.num_tokens for chunk in chunks), dtype=np.int64, count=len(chunks))
-        ends = np.cumsum(counts)
-        begins = ends - counts
-
-        num_tokens = int(ends[-1])
-        row_of_token = np.repeat(rows, counts)
-        positions = np.arange(num_tokens, dtype=np.int64) + np.repeat(starts - begins, counts)
-        slots = (
-            self._table[row_of_token, positions // self._block_size] * self._block_size + positions % self._block_size
-        )
-        token_ids = np.empty(num_tokens, dtype=np.int64)
-        for chunk, begin, end in zip(chunks, begins.tolist(), ends.tolist(), strict=True):
-            token_ids[begin:end] = chunk.sequence.token_ids[chunk.start : chunk.start + chunk.num_tokens]
-        samples = np.fromiter((chunk.samples for chunk in chunks), dtype=bool, count=len(chunks))
+        sequences = [chunk.sequence for chunk in chunks]
+        rows = self._find_rows(sequences)
+        starts = np.array([chunk.start for chunk in chunks], dtype=np.int64)
+        if len(chunks) == (num_tokens := sum([chunk.num_tokens for chunk in chunks])):
+            # One token each, as in most steps: nothing is repeated, and nothing but the newest token draws.
+            counts, begins, ends = self._ones[:num_tokens], self._places[:num_tokens], self._places[1 : num_tokens + 1]
+            row_of_token, positions = rows, starts
+            lengths = np.array([len(sequence.token_ids) for sequence in sequences], dtype=np.int64)
+            token_ids = np.array(
+                [seq.token_ids[start] for seq, start in zip(sequences, starts.tolist(), strict=True)], dtype=np.int64
+            )
+            samples = starts + 1 == lengths
+            may_score = not samples.all()
+        else:
+            counts = np.array([chunk.num_tokens for chunk in chunks], dtype=np.int64)
+            ends = np.cumsum(counts)
+            begins = ends - counts
+            row_of_token = np.repeat(rows, counts)
+            positions = np.arange(num_tokens, dtype=np.int64) + np.repeat(starts - begins, counts)
+            token_ids = np.empty(num_tokens, dtype=np.int64)
+            for chunk, begin, end in zip(chunks, begins.tolist(), ends.tolist(), strict=True):
+                token_ids[begin:end] = chunk.sequence.token_ids[chunk.start : chunk.start + chunk.num_tokens]
+            samples = np.array([chunk.samples for chunk in chunks], dtype=bool)
+            may_score = True
+        blocks, offsets = np.divmod(positions, self._block_size)
+        slots = self._table[row_of_token, blocks] * self._block_size + offsets
         logit_rows, drawn = (ends - 1)[samples], None
-        scored = [
+        scored = may_score and [
             np.arange(len(chunk.scored_positions)) + begin + chunk.scored_positions.start - chunk.start
             for chunk, begin in zip(chunks, begins.tolist(), strict=True)
             if chunk.sequence.params.prompt_logprobs is not None and chunk.scored_positions
@@ -179,6 +196,30 @@ class InputBatch:
             begin = end
         return groups
 
+    def _find_rows(self, sequences: list[Sequence]) -> np.ndarray:
+        """
+        Return each sequence's row [sequences] int64, its new blocks written to the table.
+
+        In most steps the sequences are those of the step before: then only the tables that grew are touched.
+        """
+        preemptions = [sequence.num_preemptions for sequence in sequences]
+        same = sequences == self._sequences and preemptions == self._preemptions
+        # Without a row beside these none can be stale.
+        if not same or len(self._rows) > len(sequences):
+            self._release_stale()
+        if not same:
+            self._sequences, self._preemptions = sequences, preemptions
+            self._step_rows = np.array([self._row(sequence) for sequence in sequences], dtype=np.int64)
+            self._num_blocks = [len(sequence.block_ids) for sequence in sequences]
+            return self._step_rows
+        num_blocks = [len(sequence.block_ids) for sequence in sequences]
+        if num_blocks != self._num_blocks:
+            for sequence, now, before in zip(sequences, num_blocks, self._num_blocks, strict=True):
+                if now != before:
+                    self._row(sequence)
+            self._num_blocks = num_blocks
+        return self._step_rows
+
     def _row(self, sequence: Sequence) -> int:
         row = self._row_of.get(sequence.seq_id)
         if row is None:
@@ -193,11 +234,18 @@ class InputBatch:
         return row
 
     def _release_stale(self) -> None:
-        for row, state in list(self._rows.items()):
-            sequence = state.sequence
-            if sequence.status is not SequenceStatus.RUNNING or sequence.num_preemptions != state.num_preemptions:
-                # The null block everywhere: padding of a shorter neighbour must never point at another's block.
-                self._table[row, : state.num_blocks] = 0
-                del self._rows[row]
-                del self._row_of[sequence.seq_id]
-                self._free_rows.append(row)
+        running = SequenceStatus.RUNNING
+        stale = [
+            row
+            for row, state in self._rows.items()
+            if state.sequence.status is not running or state.sequence.num_preemptions != state.num_preemptions
+        ]
+        for row in stale:
+            state = self._rows.pop(row)
+            # The null block everywhere: padding of a shorter neighbour must never point at another's block.
+            self._table[row, : state.num_blocks] = 0
+            del self._row_of[state.sequence.seq_id]
+            self._free_rows.append(row)
+        if stale:
+            # An ended sequence is not kept alive for its row.
+            self._sequences = []

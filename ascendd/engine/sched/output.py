@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ascendd.engine.sequence import Sequence
 from ascendd.ipc.messages import FinishReason, TokenLogprobs
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: one is made for each sequence in each step, and a frozen one takes three times as long.
+@dataclass(slots=True)
 class ScheduledChunk:
     """Tokens [start, start + num_tokens) of `sequence`; it `samples` when the last of them is the newest token."""
 
@@ -33,21 +35,27 @@ class ScheduledChunk:
 
 @dataclass(slots=True)
 class SchedulerOutput:
-    """One step: decodes (one token each) first, then prefill chunks."""
+    """
+    One step: decodes (one token each) first, then prefill chunks.
+
+    The first `num_decodes` chunks are known to be decodes, each of which samples; there may be more.
+    """
 
     step_seq: int
     chunks: list[ScheduledChunk] = field(default_factory=list)
     num_preempted: int = 0
+    num_decodes: int = 0
 
     @property
     def num_tokens(self) -> int:
         """Tokens computed in this step."""
-        return sum(chunk.num_tokens for chunk in self.chunks)
+        return self.num_decodes + sum([chunk.num_tokens for chunk in self.chunks[self.num_decodes :]])
 
     @property
     def sampling_chunks(self) -> list[ScheduledChunk]:
         """The chunks that draw a token, in order."""
-        return [chunk for chunk in self.chunks if chunk.samples]
+        first = self.num_decodes
+        return self.chunks[:first] + [chunk for chunk in self.chunks[first:] if chunk.samples]
 
 
 @dataclass(slots=True)
@@ -72,3 +80,41 @@ class TokenEvent:
     finish: FinishReason
     num_cached_tokens: int
     logprobs: TokenLogprobs | None = None
+
+
+@dataclass(slots=True)
+class DrawnTokens:
+    """
+    The TokenEvents of a step in columns of equal length, as they go on the wire; iterating yields them as events.
+
+    `token_ids` has NO_TOKEN where none was drawn or asked for, `finish` the values of FinishReason, and `logprobs` is
+    like the others or empty where nobody asked.
+    """
+
+    sequences: list[Sequence] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    finish: list[int] = field(default_factory=list)
+    num_cached: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs | None] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def __iter__(self) -> Iterator[TokenEvent]:
+        logprobs = self.logprobs or [None] * len(self)
+        columns = zip(self.sequences, self.token_ids, self.finish, self.num_cached, logprobs, strict=True)
+        for sequence, token_id, finish, num_cached, entry in columns:
+            yield TokenEvent(sequence, token_id, FinishReason(finish), num_cached, entry)
+
+    def take_errors(self) -> list[Sequence]:
+        """Take the sequences that ended with an ERROR out and return them."""
+        if FinishReason.ERROR not in self.finish:
+            return []
+        failed = [seq for seq, finish in zip(self.sequences, self.finish, strict=True) if finish == FinishReason.ERROR]
+        kept = [at for at, finish in enumerate(self.finish) if finish != FinishReason.ERROR]
+        self.sequences = [self.sequences[at] for at in kept]
+        self.token_ids = [self.token_ids[at] for at in kept]
+        self.finish = [self.finish[at] for at in kept]
+        self.num_cached = [self.num_cached[at] for at in kept]
+        self.logprobs = [self.logprobs[at] for at in kept] if self.logprobs else []
+        return failed

@@ -11,11 +11,11 @@ from __future__ import annotations
 from ascendd.engine.kv.kv_cache_manager import KVCacheManager
 from ascendd.engine.sched.adapter_limit import AdapterLimit
 from ascendd.engine.sched.long_prefill import first_share, passing
-from ascendd.engine.sched.output import ModelRunnerOutput, ScheduledChunk, SchedulerOutput, TokenEvent
+from ascendd.engine.sched.output import DrawnTokens, ModelRunnerOutput, ScheduledChunk, SchedulerOutput
 from ascendd.engine.sched.queue import WaitingQueue
 from ascendd.engine.sched.token_budget import TokenBudget
 from ascendd.engine.sequence import Sequence, SequenceStatus
-from ascendd.ipc.messages import FinishReason
+from ascendd.ipc.messages import NO_TOKEN, FinishReason
 
 # Prompt tokens that a step scores at most: each needs a row of logits, 0.6 MB at a vocabulary of 150,000.
 MAX_SCORED_TOKENS = 128
@@ -119,14 +119,20 @@ class Scheduler:
         output = SchedulerOutput(self._step_seq)
         # Decodes first: the budget holds one token for each, and their number bounds the chunks.
         decodes: list[ScheduledChunk] = []
+        block_size, running = self._kv.block_size, SequenceStatus.RUNNING
         for sequence in self._decoding():
-            if sequence.status is SequenceStatus.RUNNING and self._make_room(sequence, output, decodes):
+            # Most have a slot left in their last block; only the others ask for one.
+            if sequence.status is running and (
+                len(sequence.token_ids) <= len(sequence.block_ids) * block_size
+                or self._make_room(sequence, output, decodes)
+            ):
                 decodes.append(ScheduledChunk(sequence, sequence.num_computed_tokens, 1))
+        output.num_decodes = len(decodes)
         budget = self.budget.limit - len(decodes)
         if decodes:
             budget = min(budget, self.decode_prefill_tokens)
-        grants = self._divide_among_prompts(budget, may_admit=not output.num_preempted)
-        output.chunks = decodes + self._cut_to_scorable(grants)
+        grants = self._divide_among_prompts(budget, len(decodes), may_admit=not output.num_preempted)
+        output.chunks = decodes + self._cut_to_scorable(grants) if grants else decodes
         if self._num_batches > 1:
             for chunk in output.chunks:
                 chunk.sequence.in_flight = True
@@ -157,35 +163,50 @@ class Scheduler:
             self._preempt(max(self._running, key=lambda candidate: candidate.queue_key))
         return None
 
-    def update_from_output(self, output: SchedulerOutput, result: ModelRunnerOutput) -> list[TokenEvent]:
+    def update_from_output(self, output: SchedulerOutput, result: ModelRunnerOutput) -> DrawnTokens:
         """
         Book a finished step: computed tokens, published blocks, new tokens, ended sequences.
 
-        Sequences aborted while the step ran are passed over. The order of events is that of the chunks.
+        Sequences aborted while the step ran are passed over. The order of tokens is that of the chunks.
         """
+        assert not result.logprobs or len(result.logprobs) == len(result.token_ids)
         self.budget.step_done()
-        events: list[TokenEvent] = []
-        drawn = iter(zip(result.token_ids, result.logprobs or [None] * len(result.token_ids), strict=True))
+        tokens = DrawnTokens()
+        block_size, running = self._kv.block_size, SequenceStatus.RUNNING
+        drawn = -1
         for chunk in output.chunks:
             sequence = chunk.sequence
             sequence.in_flight = False
-            token_id, logprobs = next(drawn) if chunk.samples else (None, None)
-            if sequence.status is not SequenceStatus.RUNNING:
+            end = chunk.start + chunk.num_tokens
+            samples = end == len(sequence.token_ids)
+            drawn += samples
+            if sequence.status is not running:
                 continue
-            sequence.num_computed_tokens = chunk.start + chunk.num_tokens
-            sequence.num_scored_tokens += len(chunk.scored_positions)
-            self._kv.publish(sequence)
-            if token_id is None:
+            sequence.num_computed_tokens = end
+            if chunk.num_tokens > 1 or not samples:  # a decode scores nothing
+                sequence.num_scored_tokens += len(chunk.scored_positions)
+            if end >= (sequence.num_published_blocks + 1) * block_size:
+                self._kv.publish(sequence)
+            if not samples:
                 continue
-            cached = 0 if sequence.first_token_sent else sequence.num_cached_tokens
-            sequence.first_token_sent = True
-            finish = sequence.append(token_id)
+            cached = 0
+            if not sequence.first_token_sent:
+                cached, sequence.first_token_sent = sequence.num_cached_tokens, True
+            token_id = result.token_ids[drawn]
+            finish, reason = sequence.append(token_id), 0
             if finish is not FinishReason.RUNNING:
+                reason = int(finish)
+                token_id = token_id if sequence.params.max_tokens else NO_TOKEN
                 self._finish(sequence, finish)
-            elif sequence.num_tokens - 1 == sequence.rope_switch_length:
+            elif len(sequence.token_ids) - 1 == sequence.rope_switch_length:
                 self._compute_again(sequence)
-            events.append(TokenEvent(sequence, token_id, finish, cached, logprobs))
-        return events
+            tokens.sequences.append(sequence)
+            tokens.token_ids.append(token_id)
+            tokens.finish.append(reason)
+            tokens.num_cached.append(cached)
+            if result.logprobs:
+                tokens.logprobs.append(result.logprobs[drawn])
+        return tokens
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless the blocks held are exactly those in the tables of running sequences."""
@@ -202,7 +223,9 @@ class Scheduler:
 
     def _decoding(self) -> list[Sequence]:
         """Return the sequences that a step may give one token; a pipeline's batches share them evenly."""
-        decoding = [seq for seq in self._running if seq.num_uncomputed_tokens == 1 and not seq.in_flight]
+        decoding = [
+            seq for seq in self._running if len(seq.token_ids) - seq.num_computed_tokens == 1 and not seq.in_flight
+        ]
         if self._num_batches == 1:
             return decoding
         return decoding[: -(-len(self._running) // self._num_batches)]
@@ -237,10 +260,10 @@ class Scheduler:
         sequence.num_preemptions += 1
         self._waiting.push(sequence)
 
-    def _divide_among_prompts(self, budget: int, *, may_admit: bool) -> dict[Sequence, int]:
+    def _divide_among_prompts(self, budget: int, num_decodes: int, *, may_admit: bool) -> dict[Sequence, int]:
         """Return each prompt's tokens of this step by the long_prefill rule, admitting waiting ones on the way."""
         grants: dict[Sequence, int] = {}
-        if budget == 0:
+        if budget == 0 or (not self._waiting and num_decodes == len(self._running)):
             return grants
         prompts = [seq for seq in self._running if seq.num_uncomputed_tokens > 1 and not seq.in_flight]
         prompts.sort(key=lambda seq: seq.queue_key)

@@ -74,9 +74,9 @@ def test_the_second_of_two_equal_prompts_reuses_full_blocks(make_sequence, scrip
     output = scheduler.schedule()
 
     assert output.chunks[0].start == 8
-    events = scheduler.update_from_output(output, runner.execute(output))
-    assert events[0].num_cached_tokens == 8
-    assert [events[0].token_id, *run(scheduler, runner)[2]] == first
+    [event] = scheduler.update_from_output(output, runner.execute(output))
+    assert event.num_cached_tokens == 8
+    assert [event.token_id, *run(scheduler, runner)[2]] == first
     assert kv.num_prefix_hits == 8
 
 
