@@ -20,6 +20,7 @@ from ascendd.device.kernels.cpu import CpuKernels
 from ascendd.device.kernels.native import NativeKernels, suits
 from ascendd.device.kernels.native_library import native_library
 from ascendd.device.kernels.native_linear import NativeLinear
+from ascendd.device.kernels.weight_memory import WeightMemory
 from ascendd.device.resident_memory import resident_bytes, resident_peak
 from ascendd.errors import ConfigInvalid, DeviceOutOfMemory
 from ascendd.host.anonymous_memory import ZERO_DEVICE
@@ -48,6 +49,7 @@ class CpuDevice(Device):
         self._pack = pack
         self._weight_dtype: torch.dtype | None = None
         self._packers: dict[tuple[int, int, torch.dtype], str] = {}
+        self._weight_memory = WeightMemory()
 
     @property
     def facts(self) -> DeviceFacts:
@@ -111,12 +113,14 @@ class CpuDevice(Device):
 
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         if self._weight_dtype is not None:
-            return NativeLinear(weight, bias, self._weight_dtype)
+            return NativeLinear(weight, bias, self._weight_dtype, self._weight_memory)
         key = (weight.shape[0], weight.shape[1], weight.dtype)
         if not self._pack:
             return _plain(weight, bias)
         if key not in self._packers:
             self._packers[key] = _fastest(weight, bias)
+        if self._packers[key] == "native":
+            return NativeLinear(weight, bias, weight.dtype, self._weight_memory)
         return _FORMS[self._packers[key]](weight, bias)
 
     def classify_fault(self, error: BaseException) -> DeviceOutOfMemory | None:

@@ -16,6 +16,7 @@ from ascendd.device.kernels.native_library import (
     PackedCall,
     native_library,
 )
+from ascendd.device.kernels.weight_memory import WeightMemory
 
 _INT8_MOST = 127
 _WHOLE_ZERO = 128
@@ -28,11 +29,17 @@ class NativeLinear:
     Where the core has AVX-512 VNNI, int8 weights are multiplied with x as int8, a scale for each 64 numbers of a row.
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        dtype: torch.dtype,
+        memory: WeightMemory | None = None,
+    ) -> None:
         library = native_library()
         assert library is not None
         self.num_features, self.depth = weight.shape
-        self._weights, scales = pack(weight, dtype)
+        self._weights, scales = pack(weight, dtype, memory)
         # Kept here, since the call holds their addresses alone.
         self._scales, self._bias = (None if row is None else _padded(row) for row in (scales, bias))
         call = PackedCall(
@@ -56,9 +63,11 @@ class NativeLinear:
         return y
 
 
-def pack(weight: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor | None]:
+def pack(
+    weight: torch.Tensor, dtype: torch.dtype, memory: WeightMemory | None = None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """
-    Return weight [out_features, in_features] in panels of `dtype`, and for int8 the scale of each row.
+    Return weight [out_features, in_features] in panels of `dtype`, in `memory` if given, and for int8 each row's scale.
 
     int8 is symmetric: a row's largest weight becomes 127.
     """
@@ -74,11 +83,12 @@ def pack(weight: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.
     stored = stored.contiguous()
     num_panels = -(-num_features // FEATURES_AT_ONCE) * FEATURES_AT_ONCE // PANEL
     threads = torch.get_num_threads()
+    zeros = torch.zeros if memory is None else memory.zeros
     if _is_whole(dtype):
-        packed = torch.full((num_panels, -(-depth // GROUP) * GROUP, PANEL), _WHOLE_ZERO, dtype=torch.uint8)
+        packed = zeros((num_panels, -(-depth // GROUP) * GROUP, PANEL), dtype=torch.uint8).fill_(_WHOLE_ZERO)
         library.ascendd_pack_whole(stored.data_ptr(), packed.data_ptr(), num_features, depth, threads)
         return packed, scales
-    packed = torch.zeros((num_panels, depth, PANEL), dtype=dtype)
+    packed = zeros((num_panels, depth, PANEL), dtype=dtype)
     library.ascendd_pack(stored.data_ptr(), packed.data_ptr(), num_features, depth, stored.element_size(), threads)
     return packed, scales
 
