@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from ascendd.diagnose.catalogue import Catalogue, Rule, Sign
 from ascendd.diagnose.classify import CLASSIFIERS
 from ascendd.diagnose.source import Source
-from ascendd.diagnose.stamp import first_time, last_time, rank_of, readable
+from ascendd.diagnose.stamp import first_time, last_time, rank_of, readable, without_colours
 
 # Longer lines are cut, and only this much around a needle is looked at.
 MAX_LINE_BYTES = 64 * 1024
@@ -181,7 +181,7 @@ def _line(block: bytes, start: int, position: int, tail: bytes, number: int) -> 
     first, last = (
         (start, end) if end - start <= _AFTER_NEEDLE else (position - _BEFORE_NEEDLE, position + _AFTER_NEEDLE)
     )
-    text = block[max(start, first) : min(end, last)].decode("utf-8", "replace").rstrip("\r")
+    text = without_colours(block[max(start, first) : min(end, last)].decode("utf-8", "replace").rstrip("\r"))
     before = block[max(0, start - _TAIL_BYTES) : start]
     if len(before) < _TAIL_BYTES:
         before = tail[len(before) - _TAIL_BYTES :] + before

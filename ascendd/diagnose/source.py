@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+from ascendd.diagnose.envelope import without_envelope
 from ascendd.errors import AscenddError, ProbeUnavailable
 
 BLOCK_BYTES = 256 * 1024
@@ -31,7 +32,7 @@ def file_sources(names: Iterable[str]) -> Iterator[Source | AscenddError]:
     """Yield a source for each of `names`: a file, a folder (all files below it), or `-`; an error where none opens."""
     for name in names:
         if name == "-":
-            yield Source("-", unpacked(stream_blocks(cast(io.BufferedReader, sys.stdin.buffer))), is_file=False)
+            yield Source("-", _text(stream_blocks(cast(io.BufferedReader, sys.stdin.buffer))), is_file=False)
         elif Path(name).is_dir():
             paths = [path for path in sorted(Path(name).rglob("*")) if path.is_file() and not path.is_symlink()]
             if not paths:
@@ -45,7 +46,11 @@ def _open(name: str) -> Source | AscenddError:
     if not os.access(name, os.R_OK):
         reason = "cannot be read by this user" if Path(name).exists() else "does not exist"
         return ProbeUnavailable(f"{name} {reason}", path=name)
-    return Source(name, unpacked(_file_blocks(name)))
+    return Source(name, _text(_file_blocks(name)))
+
+
+def _text(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    return without_envelope(unpacked(blocks))
 
 
 def _file_blocks(name: str) -> Iterator[bytes]:

@@ -74,6 +74,11 @@ def rank_of(text: str) -> int | None:
     return None if match is None else int(next(number for number in match.groups() if number))
 
 
+def without_colours(text: str) -> str:
+    """Return `text` without the escapes that a terminal takes for colours."""
+    return _ESCAPES.sub("", text) if "\x1b" in text else text
+
+
 def readable(line: str, limit: int = 300) -> str:
     """Return `line` fit for a report: no colours, no control characters, no secrets, at most `limit` characters."""
     text = _SECRETS.sub(r"\1***", _ESCAPES.sub("", line))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 
 import pytest
+from fault_score import log_cases, named, print_score
 
 NUM_HEALTHY_LINES = 5000
 WRAPPERS = [
@@ -16,32 +16,6 @@ WRAPPERS = [
     "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
     "RuntimeError: Failed to infer device type",
 ]
-
-
-def log_cases(faults: list[dict[str, str]]) -> list[tuple[str, str, str, str]]:
-    """Return id, text, code and action of each fault that a log shows."""
-    return [
-        (fault["id"], fault.get("log_shape", fault["input"]), fault["code"], fault["action"])
-        for fault in faults
-        if "not_a_log" not in fault or "log_shape" in fault
-    ]
-
-
-def print_score(title: str, rows: list[tuple[str, str, str | None]]) -> Counter[str]:
-    """Print one line per case that is not right, then the sums; return them."""
-    score: Counter[str] = Counter()
-    print(f"\n{title}")
-    for case_id, expected, got in rows:
-        word = "right" if got == expected else "none" if got is None else "wrong"
-        score[word] += 1
-        if word != "right":
-            print(f"  {case_id:10} {word:6} expected {expected}, got {got}")
-    print(f"  right {score['right']}, wrong {score['wrong']}, none {score['none']} of {len(rows)}")
-    return score
-
-
-def named(report) -> str | None:
-    return None if report.cause is None else report.cause.diagnosis.id
 
 
 def test_every_fault_is_named_alone(faults, diagnose):
