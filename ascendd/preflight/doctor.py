@@ -7,6 +7,7 @@ Which host, instance and checks are meant is decided by them; from there on one 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from dataclasses import dataclass
@@ -106,6 +107,8 @@ class Doctor:
         apply_them = self._options.yes
         context = CheckContext(self._request)
         self._say("\n" + self._framed("Fixes" if apply_them else "Fixes, none of which was run; --fix --yes runs them"))
+        if os.geteuid() != 0:
+            self._say(self._framed("These need root: run the doctor with sudo, or give the commands to who may."))
         holds, undo = self._framed("holds"), self._framed("undo")
         for fix in fixes:
             self._say(f"{fix.check_id}: {fix.command}\n    {holds}: {self._framed(fix.holds)}")

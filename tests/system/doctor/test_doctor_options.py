@@ -15,6 +15,11 @@ from fake_machine import FakeMachine
 from fault_cases import CASES
 from host_fault_cases import HOST_CASES
 
+from ascendd.preflight.context import CheckRequest
+from ascendd.preflight.discover import find_checks, select
+from ascendd.preflight.doctor import Doctor, DoctorOptions
+from ascendd.preflight.language import Language
+
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -57,6 +62,21 @@ def test_fix_with_yes_runs_it_and_looks_again(server: FakeMachine) -> None:
     assert done.stdout.index("swappiness: sysctl -w") < done.stdout.index("    done")
     assert "Swap (swappiness): warn -> pass" in done.stdout
     assert (server.root / "proc/sys/vm/swappiness").read_text() == "10\n"
+
+
+@pytest.mark.parametrize(("uid", "is_told"), [(0, False), (1000, True)])
+def test_fix_tells_a_user_what_it_needs(
+    server: FakeMachine, uid: int, is_told: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever is not root hears that the commands need it, before any of them is shown."""
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    request = CheckRequest(root=str(server.root))
+
+    Doctor(select(find_checks(), SWAP[1].split(","), deep=False), request, DoctorOptions(Language.EN, fix=True)).run()
+
+    told = capsys.readouterr().out
+    assert ("These need root: run the doctor with sudo" in told) is is_told, told
+    assert "swappiness: sysctl -w vm.swappiness=10" in told
 
 
 @pytest.mark.parametrize(
