@@ -1,5 +1,6 @@
 """`ascendd doctor --fix`, `--bundle` and `--lang` as an operator types them, on a fake host."""
 
+import io
 import json
 import os
 import re
@@ -66,15 +67,16 @@ def test_fix_with_yes_runs_it_and_looks_again(server: FakeMachine) -> None:
 
 @pytest.mark.parametrize(("uid", "is_told"), [(0, False), (1000, True)])
 def test_fix_tells_a_user_what_it_needs(
-    server: FakeMachine, uid: int, is_told: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    server: FakeMachine, uid: int, is_told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever is not root hears that the commands need it, before any of them is shown."""
     monkeypatch.setattr(os, "geteuid", lambda: uid)
-    request = CheckRequest(root=str(server.root))
+    request, out = CheckRequest(root=str(server.root)), io.StringIO()
+    checks = select(find_checks(), SWAP[1].split(","), deep=False)
 
-    Doctor(select(find_checks(), SWAP[1].split(","), deep=False), request, DoctorOptions(Language.EN, fix=True)).run()
+    Doctor(checks, request, DoctorOptions(Language.EN, fix=True), out).run()
 
-    told = capsys.readouterr().out
+    told = out.getvalue()
     assert ("These need root: run the doctor with sudo" in told) is is_told, told
     assert "swappiness: sysctl -w vm.swappiness=10" in told
 
