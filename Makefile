@@ -145,6 +145,7 @@ bench: venv-dev model
 	$(PY) tests/bench/bench_prefix_ttft.py $(DEMO)/smollm2-135m
 	$(PY) tests/bench/bench_fragmentation.py
 	$(PY) tests/bench/host_overhead.py
+	$(PY) tests/bench/start_up.py $(DEMO)/smollm2-135m --weight-dtype auto float16 int8
 
 clean:
 	rm -rf $(VENV) $(DEMO) $(STANDIN) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

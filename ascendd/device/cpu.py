@@ -39,6 +39,8 @@ _PROFILE_TOKENS = 16
 _HUGE_FROM_BYTES = 2**22
 _USUAL_WINNERS = ("native", "onednn")
 _CLEAR_MARGIN = 1.5
+# Of a larger weight only so much is measured: a copy of all of it in each form would be the peak of a start's memory.
+_PROBE_BYTES = 2**24
 
 
 class CpuDevice(Device):
@@ -195,6 +197,8 @@ def _fastest(weight: torch.Tensor, bias: torch.Tensor | None) -> str:
     these measurements are short, with weights warm in the cache; a wrong choice costs more than a missed one gains.
     """
     forms: dict[str, Linear] = {}
+    num_features = max(1, _PROBE_BYTES // (weight.shape[1] * weight.itemsize))
+    weight, bias = weight[:num_features], None if bias is None else bias[:num_features]
     for name, make in _FORMS.items():
         try:
             forms[name] = make(weight, bias)
