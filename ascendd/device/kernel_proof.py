@@ -24,6 +24,7 @@ from ascendd.device.base import (
 )
 from ascendd.device.kernels.npu import NpuKernels
 from ascendd.device.kernels.npu_experts import StackedExperts
+from ascendd.device.kernels.npu_latents import SplitLatentCache
 from ascendd.device.kernels.plain_attention import plain_attention
 from ascendd.device.kernels.reference import ReferenceKernels
 from ascendd.device.npu_faults import classify
@@ -248,7 +249,15 @@ def _latents(kernels: NpuKernels, reference: ReferenceKernels, make: _Inputs, sh
         by.store_latent(cache, old.to(dtype), old_slots)
         by.store_latent(cache, latent.to(dtype), context.slot_mapping)
         wide = LatentUp(up.weight.to(dtype), up.nope_dim)
-        return (by.latent_attention(query.to(dtype), latent.to(dtype), cache, context, scale, wide),)
+        attended = by.latent_attention(query.to(dtype), latent.to(dtype), cache, context, scale, wide)
+        # What was stored is a result, too: rotated parts that are a little off hardly show in what is attended.
+        return attended, stored(cache, by)
+
+    def stored(cache: torch.Tensor, by: ReferenceKernels) -> torch.Tensor:
+        """Return the cached latents in the order of slots."""
+        if by is kernels:
+            cache = SplitLatentCache.of(cache, shapes.latent_rank).gather(torch.arange(num_blocks).to(cache.device))
+        return cache.view(num_slots, width)
 
     return _Case(FusedOp.LATENT_ATTENTION, lambda: run(torch.float32, reference), lambda: run(query.dtype, kernels))
 

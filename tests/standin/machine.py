@@ -57,6 +57,8 @@ class State(ctypes.Structure):
         ("cann", ctypes.c_char * 32),
         ("perturbed", ctypes.c_char * 96),
         ("perturb_factor", ctypes.c_double),
+        ("perturb_output", ctypes.c_int32),
+        ("pad", ctypes.c_int32),
         ("lock", ctypes.c_int32),
         ("num_rules", ctypes.c_int32),
         ("dead", ctypes.c_int32 * MAX_DEVICES),
@@ -140,9 +142,13 @@ class Machine:
         """Undo kill_device, as a reset of the device would."""
         self._state.dead[device] = 0
 
-    def perturb(self, operator: str | None, factor: float = 1.01) -> None:
-        """Multiply the first floating-point result of `operator` (npu::npu_rms_norm) by `factor`; None: of none."""
-        self._state.perturb_factor = factor
+    def perturb(self, operator: str | None, factor: float = 1.01, *, output: int = 0) -> None:
+        """
+        Multiply one result of `operator` (npu::npu_rms_norm) by `factor`; None: no result of any.
+
+        `output` counts what it returns or writes to, floating-point tensors alone.
+        """
+        self._state.perturb_factor, self._state.perturb_output = factor, output
         self._state.perturbed = (operator or "").encode()
 
     def used_bytes(self, device: int) -> int:

@@ -93,9 +93,10 @@ int standin_absent(const char *function)
     return fault ? fault : standin_fail(RT_FEATURE_NOT_SUPPORT, "%s has no meaning in the stand-in NPU", function);
 }
 
-/* The factor that the machine wants on results of `operator`, for the arithmetic in the child's Python. */
-double standin_perturbation(const char *operator)
+/* The factor that the machine wants on result `*output` of `operator`, for the arithmetic in the child's Python. */
+double standin_perturbation(const char *operator, int *output)
 {
     struct machine *m = standin_machine();
+    *output = m->perturb_output;
     return m->perturbed[0] && !strncmp(m->perturbed, operator, sizeof m->perturbed) ? m->perturb_factor : 1.0;
 }

@@ -40,6 +40,8 @@ struct machine {
     char cann[32];
     char perturbed[96]; /* read by the child's dispatch only */
     double perturb_factor;
+    int32_t perturb_output; /* which of its floating-point results */
+    int32_t pad;
     int32_t lock; /* pid of its owner, or 0 */
     int32_t num_rules;
     int32_t dead[MAX_DEVICES]; /* the code that every call on a dead device returns, or 0 */

@@ -1,9 +1,7 @@
 """
 Attention over a plain or paged cache.
 
-npu_fused_infer_attention_score: gitcode.com/Ascend/op-plugin docs/zh/custom_APIs/torch_npu/
-torch_npu-npu_fused_infer_attention_score.md, whose limits of layouts, head sizes and blocks are demanded here, too.
-Unquantised forms only. Scores and sums in fp32.
+The document's limits of layouts, head sizes and blocks are demanded here, too. Unquantised forms only. Scores and sums in fp32.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ from typing import Any
 
 import torch
 
+from standin_npu.meaning import Meaning, described
 from standin_npu.refusal import HALVES, require
 
 LATENT_RANK = 512
@@ -270,8 +269,14 @@ def fused_infer_attention_score_get_max_workspace(*_: Any, **__: Any) -> torch.T
     return torch.zeros(1024, dtype=torch.uint8)
 
 
+# Its example captures the attention with `out` and `workspace`, and gives it new lengths.
+_GRAPH_PAGE = "gitcode.com/Ascend/op-plugin docs/context/torch_npu-npu-graph_task_update_begin.md"
 MEANINGS = {
-    "npu_fused_infer_attention_score": fused_infer_attention_score,
-    "npu_fused_infer_attention_score.out": fused_infer_attention_score_out,
-    "_npu_fused_infer_attention_score_get_max_workspace": fused_infer_attention_score_get_max_workspace,
+    "npu_fused_infer_attention_score": described(
+        fused_infer_attention_score, "torch_npu-npu_fused_infer_attention_score"
+    ),
+    "npu_fused_infer_attention_score.out": Meaning(fused_infer_attention_score_out, _GRAPH_PAGE),
+    "_npu_fused_infer_attention_score_get_max_workspace": Meaning(
+        fused_infer_attention_score_get_max_workspace, _GRAPH_PAGE
+    ),
 }

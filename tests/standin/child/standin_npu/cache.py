@@ -1,14 +1,15 @@
 """
 Writing new keys and values into a paged cache.
 
-npu_scatter_pa_kv_cache: gitcode.com/Ascend/op-plugin docs/zh/custom_APIs/torch_npu/torch_npu-npu_scatter_pa_kv_cache.md,
-scene one; the plain layout [num_blocks, block_size, heads, dim] of cache_mode Norm as aclnnScatterPaKvCache.md has it.
+Scene one of the document; the plain layout [num_blocks, block_size, heads, dim] of cache_mode Norm as
+aclnnScatterPaKvCache.md has it.
 """
 
 from __future__ import annotations
 
 import torch
 
+from standin_npu.meaning import described
 from standin_npu.refusal import require
 
 
@@ -74,4 +75,4 @@ def _write_fractal(new: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor) 
     cache[slots // block_size, :, slots % block_size] = new.reshape(-1, pieces, last)
 
 
-MEANINGS = {"npu_scatter_pa_kv_cache": scatter_pa_kv_cache}
+MEANINGS = {"npu_scatter_pa_kv_cache": described(scatter_pa_kv_cache, "torch_npu-npu_scatter_pa_kv_cache")}

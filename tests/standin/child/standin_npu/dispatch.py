@@ -16,10 +16,11 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from standin_npu import attention, cache, experts, formats, graph, norm, pointwise
+from standin_npu import graph
 from standin_npu.alias import on_device, on_host
 from standin_npu.graph import recorded
 from standin_npu.library import begin, catch_up, perturbation
+from standin_npu.meanings import MEANINGS
 
 # Storage, allocation and what only asks about it.
 _OWN = frozenset(
@@ -30,11 +31,6 @@ _OWN = frozenset(
         "set_source_Storage_storage_offset",
     }
 )  # fmt: skip
-MEANINGS: dict[str, Callable[..., Any]] = {
-    name: meaning
-    for module in (attention, cache, experts, formats, norm, pointwise)
-    for name, meaning in module.MEANINGS.items()
-}
 _libraries: list[torch.library.Library] = []
 _generators: dict[int, torch.Generator] = {}
 
@@ -57,7 +53,7 @@ def install() -> None:
             overload = getattr(getattr(getattr(torch.ops, namespace), name), schema.overload_name or "default")
             meaning = MEANINGS.get(qualified) or MEANINGS.get(name)
             if namespace == "npu" and meaning is not None:
-                npu.impl(qualified, _kernel(overload, meaning), "PrivateUse1", allow_override=True)
+                npu.impl(qualified, _kernel(overload, meaning.compute), "PrivateUse1", allow_override=True)
             elif namespace == "aten" and name == "copy_":
                 aten.impl(qualified, _copy_kernel(), "PrivateUse1", allow_override=True)
             elif namespace == "aten" and name not in _OWN and not _is_view(overload) and _runs_on_cpu(full):
@@ -114,9 +110,9 @@ def _kernel(overload: Any, meaning: Callable[..., Any]) -> Callable[..., Any]:
 
         def compute() -> Any:
             result = meaning(*host_args, **host_kwargs)
-            factor = perturbation(name)
+            factor, output = perturbation(name)
             if factor != 1.0:
-                _perturb(places(host_args, host_kwargs) or tree_leaves(result), factor)
+                _perturb(places(host_args, host_kwargs) or tree_leaves(result), factor, output)
             return result
 
         def up(tensor: torch.Tensor) -> torch.Tensor:
@@ -140,12 +136,11 @@ def _kernel(overload: Any, meaning: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _perturb(results: list[Any], factor: float) -> None:
-    """Multiply the first floating-point tensor in place: the one that the operator is called for."""
-    for tensor in results:
-        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
-            tensor.mul_(factor)
-            return
+def _perturb(results: list[Any], factor: float, output: int) -> None:
+    """Multiply floating-point tensor number `output` in place; the first is the one that the operator is called for."""
+    tensors = [tensor for tensor in results if isinstance(tensor, torch.Tensor) and tensor.is_floating_point()]
+    if tensors:
+        tensors[output].mul_(factor)
 
 
 def _hold_against_shape_function(overload: Any, args: Any, kwargs: Any, result: Any) -> None:

@@ -1,10 +1,4 @@
-"""
-Experts: sorting tokens by expert, products of groups of rows, and bringing rows back.
-
-npu_moe_init_routing_v2, npu_grouped_matmul: gitcode.com/Ascend/op-plugin docs/zh/custom_APIs/torch_npu/
-torch_npu-npu_moe_init_routing_v2.md and torch_npu-npu_grouped_matmul.md; npu_moe_token_unpermute: the golden function of
-test/test_custom_ops/test_npu_moe_token_permute_and_unpermute.py there. Unquantised forms only.
-"""
+"""Experts: sorting tokens by expert, products of groups of rows, and bringing rows back. Unquantised forms only."""
 
 from __future__ import annotations
 
@@ -12,9 +6,11 @@ from typing import Any
 
 import torch
 
+from standin_npu.meaning import described
 from standin_npu.refusal import FLOATS, require
 
 CUMULATIVE, COUNTS = 0, 1
+MAX_CHOICES = 512
 
 
 def init_routing_v2(
@@ -110,17 +106,29 @@ def token_unpermute(
     require(not padded_mode and restore_shape is None, "no padded_mode in the stand-in")
     require(permuted_tokens.dim() == 2 and sorted_indices.dim() == 1, "permuted_tokens [n, h], sorted_indices [n]")
     require(sorted_indices.dtype == torch.int32, f"sorted_indices int32, not {sorted_indices.dtype}")
+    require(
+        permuted_tokens.dtype in FLOATS, f"permuted_tokens float16, bfloat16 or float32, not {permuted_tokens.dtype}"
+    )
+    places = sorted_indices.long()
+    require(
+        not places.numel() or 0 <= int(places.min()) <= int(places.max()) < permuted_tokens.shape[0],
+        f"rows of {permuted_tokens.shape[0]}",
+    )
+    require(places.unique().numel() == places.numel(), "no row twice")
+    require(probs is None or probs.dim() == 2, "probs [tokens, choices]")
     num_choices = 1 if probs is None else probs.shape[1]
-    gathered = permuted_tokens.float().index_select(0, sorted_indices.long())
+    require(num_choices <= MAX_CHOICES, f"at most {MAX_CHOICES} choices a token, not {num_choices}")
+    gathered = permuted_tokens.float().index_select(0, places)
     gathered = gathered.view(-1, num_choices, permuted_tokens.shape[1])
     if probs is not None:
+        require(probs.dtype in FLOATS, f"probs float16, bfloat16 or float32, not {probs.dtype}")
         require(probs.numel() == sorted_indices.numel(), f"a weight for each of {sorted_indices.numel()} rows")
         gathered = gathered * probs.float()[..., None]
     return gathered.sum(1).to(permuted_tokens.dtype)
 
 
 MEANINGS = {
-    "npu_moe_init_routing_v2": init_routing_v2,
-    "npu_grouped_matmul": grouped_matmul,
-    "npu_moe_token_unpermute": token_unpermute,
+    "npu_moe_init_routing_v2": described(init_routing_v2, "torch_npu-npu_moe_init_routing_v2"),
+    "npu_grouped_matmul": described(grouped_matmul, "torch_npu-npu_grouped_matmul"),
+    "npu_moe_token_unpermute": described(token_unpermute, "torch_npu-npu_moe_token_unpermute"),
 }

@@ -40,7 +40,8 @@ def catch_up() -> None:
         library.standin_drain(ctypes.c_void_p(stream), -1)
 
 
-def perturbation(operator: str) -> float:
-    """Return the factor for results of `operator`, 1.0 unless the machine perturbs it now."""
-    factor: float = library.standin_perturbation(operator.encode())
-    return factor
+def perturbation(operator: str) -> tuple[float, int]:
+    """Return a factor and which result of `operator` it is for; 1.0 unless the machine perturbs it now."""
+    output = ctypes.c_int(0)
+    factor: float = library.standin_perturbation(operator.encode(), ctypes.byref(output))
+    return factor, output.value

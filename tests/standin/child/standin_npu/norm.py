@@ -1,14 +1,10 @@
-"""
-Normalisation.
-
-npu_rms_norm, npu_add_rms_norm: gitcode.com/Ascend/op-plugin docs/zh/custom_APIs/torch_npu/torch_npu-npu_rms_norm.md and
-torch_npu-npu_add_rms_norm.md. Sums in fp32; hardware sums in its own order.
-"""
+"""Normalisation. Sums in fp32; hardware sums in its own order."""
 
 from __future__ import annotations
 
 import torch
 
+from standin_npu.meaning import BETA, described
 from standin_npu.refusal import FLOATS, require
 
 
@@ -39,4 +35,7 @@ def add_rms_norm(
     return normed, reciprocal, total
 
 
-MEANINGS = {"npu_rms_norm": rms_norm, "npu_add_rms_norm": add_rms_norm}
+MEANINGS = {
+    "npu_rms_norm": described(rms_norm, f"{BETA}torch_npu-npu_rms_norm"),
+    "npu_add_rms_norm": described(add_rms_norm, "torch_npu-npu_add_rms_norm"),
+}

@@ -1,15 +1,17 @@
-"""
-Operators on each element or pair: rotary positions, the gated unit, casts.
-
-npu_rotary_mul: gitcode.com/Ascend/op-plugin docs/zh/custom_APIs/torch_npu/torch_npu-npu_rotary_mul.md;
-npu_swiglu: torch_npu-npu_swiglu.md in the same folder.
-"""
+"""Operators on each element or pair: rotary positions, the gated unit, casts."""
 
 from __future__ import annotations
 
 import torch
 
+from standin_npu.meaning import BETA, described
 from standin_npu.refusal import FLOATS, require
+
+# The numbers of c10::ScalarType.
+_DTYPES = {
+    0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16, 6: torch.float32,
+    7: torch.float64, 11: torch.bool, 15: torch.bfloat16,
+}  # fmt: skip
 
 
 def rotary_mul(
@@ -47,14 +49,19 @@ def swiglu(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
 
 
 def dtype_cast(x: torch.Tensor, dtype: torch.dtype | int, input_dtype: int | None = None) -> torch.Tensor:
-    """Return x in `dtype`; what torch_npu's own `to` calls."""
-    require(isinstance(dtype, torch.dtype) and input_dtype is None, f"a torch dtype, not {dtype}")
+    """Return x in `dtype`: torch's own, or its number, which is how the public operator gets it."""
+    require(input_dtype is None, f"no dtype of torch_npu's own as input in the stand-in, not {input_dtype}")
+    if isinstance(dtype, int):
+        require(dtype in _DTYPES, f"the number of a dtype of torch, not {dtype}")
+        dtype = _DTYPES[dtype]
     return x.to(dtype)
 
 
+_CAST_PAGE = f"{BETA}torch_npu-npu_dtype_cast"
 MEANINGS = {
-    "npu_rotary_mul": rotary_mul,
-    "npu_swiglu": swiglu,
-    "npu_dtype_cast": dtype_cast,
-    "_npu_dtype_cast": dtype_cast,
+    "npu_rotary_mul": described(rotary_mul, "torch_npu-npu_rotary_mul"),
+    "npu_swiglu": described(swiglu, f"{BETA}torch_npu-npu_swiglu"),
+    "npu_dtype_cast": described(dtype_cast, _CAST_PAGE),
+    # The same behind Tensor.to, which the page names as the way to go.
+    "_npu_dtype_cast": described(dtype_cast, _CAST_PAGE),
 }
