@@ -36,7 +36,7 @@ def reset_chips(
 
     files = HostFiles(require_fake_host(host_root))
     loaded = load_file(config or INSTANCES_DIR / f"{instance}.yaml")
-    devices = frozenset(npu_devices(loaded, os.environ))
+    devices = _in_use(instance, frozenset(npu_devices(loaded, os.environ)))
     logs = Path("/var/log/ascendd")
     own = {"LOGS_DIRECTORY": str(logs)} if not files.root and os.geteuid() == 0 and logs.is_dir() else {}
     folder = device_logs_folder(instance, {**own, **os.environ})
@@ -66,6 +66,18 @@ def reset_chips(
         print(outcome.text)
     if outcome.result is not ResetResult.DONE:
         raise typer.Exit(outcome.result.value)
+
+
+def _in_use(instance: str, devices: frozenset[int]) -> frozenset[int]:
+    """Return those of `devices` that a running instance still has; a chip that it left out for good is not reset."""
+    from ascendd.cli.control_client import ask
+    from ascendd.errors import AscenddError
+
+    try:
+        answer = ask(instance, {"verb": "status"})
+    except AscenddError:  # it does not run, or is older
+        return devices
+    return devices.intersection(answer.get("devices", ())) or devices
 
 
 def _lines(said: dict[str, Any]) -> str:

@@ -210,7 +210,7 @@ class RecoverySection(Section, frozen=True):
     backoff_min_s: Seconds | None = None
     backoff_max_s: Seconds | None = None
     drain_timeout_s: Seconds = 30.0
-    # Leave a chip out whose fault repeats, and go on with a smaller tensor parallel size where the model has one.
+    # Leave a chip out whose fault repeats or stays; go on with a smaller tensor parallel size where the model has one.
     allow_smaller_parallel: bool = False
     # Reset a chip that reports a fault, or whose fault a reset cures, with its whole ring once nobody has a chip of it.
     reset_chips: bool = False

@@ -50,9 +50,9 @@ class ChipRepair:
         folder = device_logs_folder(instance, os.environ)
         return cls(instance, devices, ChipReset(folder, files or HostFiles()))
 
-    def repair(self, named: int | None, left_out: frozenset[int] = frozenset()) -> ResetOutcome:
+    def repair(self, named: int | None, unused: frozenset[int] = frozenset()) -> ResetOutcome:
         """Reset what is faulty of the chips in use; `named` is the chip that the engine's fault was of."""
-        devices = self.devices - left_out
+        devices = self.devices - unused
         if self.reset.files.root or os.geteuid() == 0:
             return self.reset.reset(devices, frozenset() if named is None else frozenset({named}))
         return self._by_unit()

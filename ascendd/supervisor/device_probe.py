@@ -20,11 +20,16 @@ from ascendd.supervisor.release import DeviceReading
 
 @dataclass(frozen=True)
 class DeviceProbe:
-    """Looks at the chips with the logical numbers `devices`; with none of them, at left processes only."""
+    """
+    Looks at the chips with the logical numbers `devices`; with none of them, at left processes only.
+
+    A chip keeps the number that it had in the first reading: where one falls off the bus, those after it move up.
+    """
 
     devices: frozenset[int]
     files: HostFiles = field(default_factory=HostFiles)
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    _numbers: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, config: InstanceConfig, device_kind: str) -> DeviceProbe:
@@ -33,11 +38,11 @@ class DeviceProbe:
             return cls(frozenset())
         return cls(frozenset(npu_devices(config, os.environ)))
 
-    def read(self, old_leader: int | None, left_out: frozenset[int] = frozenset()) -> DeviceReading:
-        """Return what is seen now but for the chips `left_out`; `old_leader` led the group of the engine that ended."""
+    def read(self, old_leader: int | None, unused: frozenset[int] = frozenset()) -> DeviceReading:
+        """Return what is seen now but for the chips `unused`; `old_leader` led the group of the engine that ended."""
         left = () if old_leader is None else find_members(self.files, old_leader)
         holders = {process.pid: f"{process.label}, of the engine that ended" for process in left}
-        devices = self.devices - left_out
+        devices = self.devices - unused
         if not devices:
             return DeviceReading(tuple(holders.values()))
         for process in find_holders(self.files):
@@ -50,11 +55,14 @@ class DeviceProbe:
             report = tool.info()
         except ProbeError as error:
             return DeviceReading(tuple(holders.values()), problem=error.message)
-        chips_in_use = [chip for number, chip in enumerate(report.chips) if number in devices]
+        if not self._numbers:
+            self._numbers.update({chip.label: number for number, chip in enumerate(report.chips)})
+        chips_in_use = [chip for chip in report.chips if self._numbers.get(chip.label) in devices]
         holders = {**self._listed(report, chips_in_use), **holders}
         used = {chip.label: mb for chip in chips_in_use if (mb := _used_mb(chip)) is not None}
         health = {chip.label: chip.health for chip in chips_in_use if chip.health is not None}
-        return DeviceReading(tuple(holders.values()), used, health)
+        numbers = {chip.label: self._numbers[chip.label] for chip in chips_in_use}
+        return DeviceReading(tuple(holders.values()), used, health, numbers)
 
     def _listed(self, report: NpuSmiReport, chips: list[NpuChip]) -> dict[int, str]:
         found = {}

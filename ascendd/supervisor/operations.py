@@ -121,6 +121,7 @@ class Operations:
             "last_incident": run.last_incident,
             "engine": run.engine_facts,
             "ranks": _ranks(run),
+            "devices": run.devices(),
             "checks": run.board.checks,
             "doctor": self._doctor,
             "log_level": run.config.log.level,
@@ -212,9 +213,10 @@ class Operations:
 def _ranks(run: Runtime) -> list[dict[str, Any]]:
     """Return where each rank computes: its stage, its slice, and the logical id of its device."""
     parallel = run.config.parallel
-    tp_size, pp_size, devices = parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.devices
+    tp_size, pp_size = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
     if run.placement is not None:
-        tp_size, pp_size, devices = run.placement.tp_size, run.placement.pp_size, list(run.placement.devices)
+        tp_size, pp_size = run.placement.tp_size, run.placement.pp_size
+    devices = run.devices()
     world = tp_size * pp_size
     kind = run.engine_facts.get("device", run.config.engine.device)
     return [
@@ -222,7 +224,7 @@ def _ranks(run: Runtime) -> list[dict[str, Any]]:
             "rank": rank,
             "stage": rank // tp_size,
             "slice": rank % tp_size,
-            "device": kind if kind == "cpu" else f"{kind} {(devices or range(world))[rank]}",
+            "device": kind if kind == "cpu" else f"{kind} {devices[rank] if rank < len(devices) else rank}",
             "state": run.children[Role.ENGINE].state.value,
         }
         for rank in range(world)

@@ -8,7 +8,8 @@ RecoveryPolicy: what follows from the end of a child. One pure policy: ends and 
     hang                             as a crash, and the device is looked at before the next start
     device memory                    as a crash, with a smaller KV cache (MemoryLadder); the third time FAILED
     hardware                         the device is looked at; two restarts within the window, then FAILED. A chip that
-                                     is named twice is left out where recovery.allow_smaller_parallel allows that
+                                     is named twice, or stays at fault, is left out where
+                                     recovery.allow_smaller_parallel allows that
 
 A child that is not essential is started again whatever it ended of. Each end acts once: what is told of a process whose
 end was acted on, or of one before it, is stale.
@@ -108,6 +109,13 @@ class RecoveryPolicy:
     def measured(self, *, num_blocks: int, block_size: int, max_model_len: int) -> None:
         """Take the cache of an engine that is ready, from which a smaller one is reckoned."""
         self._ladder.measured(num_blocks=num_blocks, block_size=block_size, max_model_len=max_model_len)
+
+    def leave_out(self, reasons: Mapping[int, str]) -> Placement | None:
+        """Take chips out that stay at fault; return where to go on without them, None where that may or can not be."""
+        placement = None if self._chips is None else self._chips.leave_out(reasons)
+        if placement is not None:
+            self._hardware = FailureWindow(self._hardware.window_s)
+        return placement
 
     def on_end(self, end: ChildExit, run: int, now_s: float) -> Reaction:
         """Decide what follows from the end of process number `run` of its role at `now_s` (monotonic seconds)."""

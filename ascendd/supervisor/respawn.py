@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from ascendd.errors import DeviceLost, DeviceUnavailable
+from ascendd.errors import AscenddError, DeviceLost, DeviceUnavailable
 from ascendd.host.chip_reset import ResetOutcome, ResetResult
 from ascendd.ipc.messages import Fault, Role
 from ascendd.supervisor import event as ev
 from ascendd.supervisor.child import ChildState
 from ascendd.supervisor.chip_repair import asks_for_reset
 from ascendd.supervisor.departure import Departure
+from ascendd.supervisor.devices import npu_devices
 from ascendd.supervisor.phase import RUNNING
 from ascendd.supervisor.readiness import Readiness
 from ascendd.supervisor.release import DeviceReading, ReleaseProof, Verdict
@@ -26,14 +28,14 @@ _AGAIN_S = 1.0
 class Probe(Protocol):
     """What reads the devices (device_probe.DeviceProbe)."""
 
-    def read(self, old_leader: int | None, left_out: frozenset[int]) -> DeviceReading:
+    def read(self, old_leader: int | None, unused: frozenset[int]) -> DeviceReading:
         """Return what is seen now."""
 
 
 class Repair(Protocol):
     """What resets the devices (chip_repair.ChipRepair)."""
 
-    def repair(self, named: int | None, left_out: frozenset[int]) -> ResetOutcome:
+    def repair(self, named: int | None, unused: frozenset[int]) -> ResetOutcome:
         """Reset what is faulty."""
 
 
@@ -56,12 +58,15 @@ class Respawn:
         readiness: Readiness,
         departure: Departure,
         start: Callable[[Role], None],
+        *,
+        leave_out: Callable[[Mapping[int, str]], bool],
     ) -> None:
         self._run = runtime
         self._proof, self._probe, self._repair = devices.proof, devices.probe, devices.repair
         self._readiness = readiness
         self._departure = departure
         self._start = start
+        self._leave_out = leave_out
         self._old_leader: int | None = None
         self._ended_at_s: float | None = None
         self._checks_device = False
@@ -70,6 +75,8 @@ class Respawn:
         self._is_reset_owed = False
         self._is_reset_done = False
         self._named: int | None = None
+        # What a reset is for: logical numbers of chips, and what each does.
+        self._reset_for: Mapping[int, str] = {}
 
     def ended(self, pid: int, *, checks_device: bool, fault: Fault | None = None) -> None:
         """
@@ -95,7 +102,7 @@ class Respawn:
                 )
                 run.events.put_nowait(ev.DevicesRead(num_starts, reading))
 
-        loop.run_in_executor(None, self._probe.read, self._old_leader, self._left_out()).add_done_callback(done)
+        loop.run_in_executor(None, self._probe.read, self._old_leader, self._unused()).add_done_callback(done)
 
     def on_read(self, num_starts: int, reading: DeviceReading) -> None:
         """Start the engine, or come back after a second, or give up after recovery.release_timeout_s."""
@@ -111,7 +118,7 @@ class Respawn:
             self._start(Role.ENGINE)
             return
         since_s = time.monotonic() - self._ended_at_s
-        verdict = self._proof.judge(reading, since_s, checks_device=self._checks_device)
+        verdict = self._proof.judge(reading, since_s, checks_device=self._checks_device, unused=self._unused())
         limit_s = run.config.recovery.release_timeout_s
         if self._wants_reset(verdict, is_late=since_s > limit_s):
             self._reset(num_starts, verdict)
@@ -119,14 +126,12 @@ class Respawn:
             run.log.info("supervisor.devices_released", after_s=round(since_s, 3))
             self._start(Role.ENGINE)
         elif since_s > limit_s:
-            child.give_up(time.monotonic())
             text = (
                 f"{verdict.text}, {since_s:.0f} s after the engine ended (recovery.release_timeout_s is {limit_s:g} s)"
             )
             kind = DeviceLost if verdict.is_faulty else DeviceUnavailable
-            self._departure.fail(
-                kind(text, remedy="End that process, or find with `ascendd doctor` what the chip has.")
-            )
+            remedy = "End that process, or find with `ascendd doctor` what the chip has."
+            self._go_on_without(num_starts, verdict.bad, kind(text, remedy=remedy))
         else:
             if verdict.text != self._said:
                 self._said = verdict.text
@@ -156,13 +161,31 @@ class Respawn:
             self._readiness.waits(outcome.text)
             run.later(_AGAIN_S, ev.StartDue(Role.ENGINE, num_starts))
         else:
-            child.give_up(time.monotonic())
             remedy = "Stop what is on the ring and reset the chip by hand; replace it where three resets do not help."
-            self._departure.fail(DeviceLost(outcome.text, remedy=remedy))
+            why = "was reset in vain" if result is ResetResult.FAILED else "needs a reset, and its ring is not free"
+            bad = dict.fromkeys(self._reset_for, why)
+            self._go_on_without(num_starts, bad, DeviceLost(outcome.text, remedy=remedy))
+
+    def _go_on_without(self, num_starts: int, bad: Mapping[int, str], error: AscenddError) -> None:
+        """Leave the chips of `bad` out and look at the others; fail with `error` where that may or can not be."""
+        run = self._run
+        if bad and self._leave_out(bad):
+            self._is_reset_owed, self._named, self._said = False, None, ""
+            run.later(0.0, ev.StartDue(Role.ENGINE, num_starts))
+            return
+        if bad and run.config.recovery.allow_smaller_parallel:
+            text = f"{error.message}; there is no smaller tensor parallel size to go on with"
+            error = type(error)(text, remedy=error.remedy)
+        elif bad and run.config.parallel.tensor_parallel_size > 1:
+            leave = "recovery.allow_smaller_parallel lets the instance go on without it, on fewer chips."
+            error = type(error)(error.message, remedy=f"{error.remedy} {leave}")
+        run.children[Role.ENGINE].give_up(time.monotonic())
+        self._departure.fail(error)
 
     def _wants_reset(self, verdict: Verdict, *, is_late: bool) -> bool:
         """Whether a reset comes before anything else: once for each end, and never while a process has the device."""
-        if self._repair is None or self._is_reset_done:
+        # A chip that is not listed cannot be named to the tool.
+        if self._repair is None or self._is_reset_done or verdict.is_missing:
             return False
         return verdict.is_faulty or (verdict.is_free and self._is_reset_owed) or (verdict.is_leaked and is_late)
 
@@ -170,6 +193,8 @@ class Respawn:
         loop, run = asyncio.get_running_loop(), self._run
         assert self._repair is not None
         why = verdict.text or "the fault of the engine asks for one"
+        owed = {} if self._named is None else {self._named: why}
+        self._reset_for = verdict.bad or owed
         if not self._said:
             run.log.warning("supervisor.chips_reset", reason=why)
         self._readiness.waits(f"a reset of chips: {why}")
@@ -181,16 +206,14 @@ class Respawn:
                 outcome = future.result() if error is None else ResetOutcome(ResetResult.FAILED, text)
                 run.events.put_nowait(ev.ChipsReset(num_starts, outcome))
 
-        loop.run_in_executor(None, self._repair.repair, self._named, self._left_out()).add_done_callback(done)
+        loop.run_in_executor(None, self._repair.repair, self._named, self._unused()).add_done_callback(done)
 
-    def _left_out(self) -> frozenset[int]:
-        placement = self._run.placement
-        return frozenset() if placement is None else frozenset(placement.left_out)
+    def _unused(self) -> frozenset[int]:
+        """Return the chips of the instance that its next engine does not use."""
+        return frozenset(npu_devices(self._run.config, os.environ)).difference(self._run.devices())
 
     def _device_of(self, fault: Fault | None) -> int | None:
         """Return the logical number of the chip that `fault` names by its rank."""
         rank = None if fault is None else fault.facts.get("rank")
-        devices = self._run.placement.devices if self._run.placement is not None else self._run.config.parallel.devices
-        if not isinstance(rank, int):
-            return None
-        return sorted(devices)[rank] if devices and 0 <= rank < len(devices) else rank
+        devices = self._run.devices()
+        return devices[rank] if isinstance(rank, int) and 0 <= rank < len(devices) else None

@@ -18,6 +18,7 @@ from ascendd.supervisor.departure import Departure
 from ascendd.supervisor.failure import FailureClass
 from ascendd.supervisor.phase import RUNNING
 from ascendd.supervisor.process import ChildProcess
+from ascendd.supervisor.quarantine import Placement
 from ascendd.supervisor.readiness import Readiness
 from ascendd.supervisor.recovery import Action, Reaction, RecoveryPolicy
 from ascendd.supervisor.release import DeviceReading
@@ -40,7 +41,7 @@ class Revival:
         self._policy = policy
         self._readiness = readiness
         self._departure = departure
-        self._respawn = Respawn(runtime, devices, readiness, departure, self._make)
+        self._respawn = Respawn(runtime, devices, readiness, departure, self._make, leave_out=self._leave_out)
         self._oom_kills = OomKills()
 
     def start(self, role: Role) -> None:
@@ -121,6 +122,18 @@ class Revival:
             return
         self._plan_restart(child, process.pid, end, reaction)
 
+    def _leave_out(self, reasons: Mapping[int, str]) -> bool:
+        """Go on without the chips of `reasons`, which stay at fault; False where the instance may or can not."""
+        placement = self._policy.leave_out(reasons)
+        if placement is not None:
+            self._place(placement)
+        return placement is not None
+
+    def _place(self, placement: Placement) -> None:
+        self._run.log.error("supervisor.device_left_out", reason=placement.text)
+        self._run.degradations.set(Degradation.DEVICE, placement.text)
+        self._run.place(placement)
+
     def _replace(self, child: Child, pid: int) -> None:
         """Start again at once what people asked to restart: no failure, so no backoff and no count."""
         run = self._run
@@ -142,9 +155,7 @@ class Revival:
                 text = f"KV cache of {rung.num_blocks} blocks since the device ran out of memory"
                 run.degradations.set(Degradation.KV_CACHE, text)
         if (placement := reaction.placement) is not None:
-            run.log.error("supervisor.device_left_out", reason=placement.text)
-            run.degradations.set(Degradation.DEVICE, placement.text)
-            run.place(placement)
+            self._place(placement)
         child.back_off(time.monotonic())
         if role is Role.ENGINE:
             fault = end.fault if reaction.failure is FailureClass.HARDWARE and reaction.placement is None else None

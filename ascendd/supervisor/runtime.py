@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from ascendd.ipc.messages import EngineState, Fault, Role
 from ascendd.supervisor.board import StatsBoard
 from ascendd.supervisor.child import Child
 from ascendd.supervisor.degradation import Degradations
+from ascendd.supervisor.devices import npu_devices
 from ascendd.supervisor.event import Event
 from ascendd.supervisor.incident import IncidentBook
 from ascendd.supervisor.phase import Outcome, Phase, Timing
@@ -148,6 +150,13 @@ class Runtime:
         self.placement = placement
         self.reconfigure(self.config)
         self.table.show_devices(Role.ENGINE, placement.devices)
+
+    def devices(self) -> list[int]:
+        """Return the logical numbers of the chips that the engine has or will have, by rank."""
+        if self.placement is not None:
+            return list(self.placement.devices)
+        # Ascending, as the vendor's runtime numbers them.
+        return sorted(npu_devices(self.config, os.environ))
 
     def later(self, delay_s: float, event: Event) -> None:
         """Post `event` after `delay_s`."""

@@ -43,7 +43,7 @@ class FileProbe:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def read(self, old_leader: int | None, left_out: frozenset[int]) -> DeviceReading:
+    def read(self, old_leader: int | None, unused: frozenset[int]) -> DeviceReading:
         return DeviceReading(**json.loads(self._path.read_text())) if self._path.exists() else DeviceReading()
 
 
@@ -93,7 +93,7 @@ def short(config, specs, options) -> int:
             environ = machine.fake.environ or {}
             host_probe = DeviceProbe(devices, machine, environ)
             reset = ChipReset(Path(options["resettable"]) / "logs", machine, environ, back_s=1.0, pause_s=0.1)
-            repair = ChipRepair("fake", devices, reset)
+            repair = ChipRepair("fake", devices, reset) if options.get("resets", True) else None
         supervisor = Supervisor(
             config,
             "fake",

@@ -74,6 +74,60 @@ def test_a_chip_that_three_resets_do_not_cure_ends_the_instance(start, tmp_path)
     assert len(machine.resets()) == 3
 
 
+def wait_smaller(daemon, eventually, text: str) -> None:
+    """Wait until the instance serves and says in STATUS, its API's answers and metrics that it does so without a chip."""
+    eventually(lambda: daemon.statuses and text in daemon.statuses[-1], detail=daemon.log_text)
+    eventually(lambda: (answer := daemon.ask())["ready"] and text in answer["degraded"], detail=daemon.log_text)
+    # The page is up to some seconds behind.
+    eventually(
+        lambda: (page := daemon.metrics()).get("ascendd_instance_ready") and page['ascendd_degraded{what="device"}']
+    )
+
+
+def two_chips(allowed: bool, limit_s: float, tp_size: int = 2) -> str:
+    """Return the YAML of an instance on chips 2 and 3, or on 2 alone."""
+    return (
+        f"parallel: {{tensor_parallel_size: {tp_size}, devices: {[2, 3][:tp_size]}}}\n"
+        f"recovery: {{backoff_min_s: 0.1, backoff_max_s: 0.2, release_timeout_s: {limit_s}, "
+        f"allow_smaller_parallel: {str(allowed).lower()}}}"
+    )
+
+
+@pytest.mark.parametrize(("fails", "why"), [(0, "reports health Alarm"), (99, "was reset in vain")])
+def test_a_chip_that_stays_at_fault_is_left_out(start, eventually, tmp_path, fails: int, why: str) -> None:
+    """After its first fault, without leave to reset it or after three resets: the instance comes back on the other chip."""
+    machine = ResettableMachine(tmp_path / "host", fails=fails)
+    options = {"timing": {}, "resettable": str(machine.root), "devices": [2, 3], "resets": fails > 0}
+
+    daemon = start(engine=LOST, extra=two_chips(allowed=True, limit_s=2.0), **options)
+
+    wait_smaller(daemon, eventually, f"tensor parallel size 1 on devices 3, since device 2 {why}")
+    (last,) = [line for line in daemon.events("supervisor.child_ready") if line.get("devices") == [3]]
+    assert (last["tp_size"], len(machine.resets())) == (1, 3 if fails else 0)
+    assert daemon.events("supervisor.failed") == []
+
+
+@pytest.mark.parametrize(
+    ("allowed", "tp_size", "said"),
+    [
+        (False, 2, "recovery.allow_smaller_parallel lets the instance go on without it"),
+        (True, 1, "there is no smaller tensor parallel size to go on with"),
+    ],
+)
+def test_an_instance_that_cannot_be_smaller_fails_and_names_the_chip(start, machine, allowed, tp_size, said) -> None:
+    """Status 70 and ASD-D04 with the chip's label; where leave is all that is missing, the remedy says how to give it."""
+    options = {"timing": {}, "resettable": str(machine.root), "devices": [2, 3][:tp_size], "resets": False}
+
+    daemon = start(engine=LOST, extra=two_chips(allowed, 1.0, tp_size), **options)
+
+    assert daemon.wait_exit() == 70
+    (failed,) = daemon.events("supervisor.failed")
+    assert failed["code"] == "ASD-D04"
+    assert "NPU 2 chip 0 (0000:C2:00.0) reports health Alarm" in failed["error"]
+    assert said in failed["error"] + failed["remedy"]
+    assert daemon.events("supervisor.device_left_out") == []
+
+
 @pytest.mark.parametrize("allowed", [True, False])
 def test_a_chip_that_fails_again_is_left_out(start, eventually, allowed: bool) -> None:
     """The instance comes back on the other chip with a smaller size, degraded, and says so; without leave it fails."""
@@ -90,13 +144,7 @@ def test_a_chip_that_fails_again_is_left_out(start, eventually, allowed: bool) -
         assert daemon.events("supervisor.device_left_out") == []
         return
     text = "tensor parallel size 1 on devices 5, since device 4 failed repeatedly"
-    eventually(
-        lambda: daemon.statuses and text in daemon.statuses[-1] and daemon.ask()["ready"], detail=daemon.log_text
-    )
-    # The page is up to some seconds behind.
-    eventually(
-        lambda: (page := daemon.metrics()).get("ascendd_instance_ready") and page['ascendd_degraded{what="device"}']
-    )
+    wait_smaller(daemon, eventually, text)
     ready = [
         (line["tp_size"], line["devices"]) for line in daemon.events("supervisor.child_ready") if "tp_size" in line
     ]

@@ -79,6 +79,22 @@ def test_a_chip_that_was_left_out_is_neither_judged_nor_reset(tmp_path: Path) ->
     assert (outcome.result, machine.resets()) == (ResetResult.FAILED, [])
 
 
+def test_a_chip_that_falls_off_the_bus_gives_its_number_to_no_other(tmp_path: Path) -> None:
+    """The list of npu-smi gets shorter and those behind move up; the instance keeps looking at its own chips."""
+    machine = ResettableMachine(tmp_path / "host")
+    probe = DeviceProbe(frozenset({2, 3}), HostFiles(str(machine.root)), machine.environ)
+    before = probe.read(None)
+    table = machine.root / ".answers/npu-smi/info"
+    lines = table.read_text().splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("| 2     910B3"))
+    table.write_text("\n".join(lines[:at] + lines[at + 3 :]) + "\n")
+
+    after = probe.read(None)
+
+    assert sorted(before.numbers.values()) == [2, 3]
+    assert {label.split(" (")[0]: number for label, number in after.numbers.items()} == {"NPU 3 chip 0": 3}
+
+
 @pytest.mark.parametrize(
     ("parallel", "visible", "expected"),
     [

@@ -61,3 +61,23 @@ def test_the_health_of_a_chip_counts_after_a_hang_or_a_fault(health, is_free):
     assert (verdict.is_free, verdict.is_faulty) == (is_free, not is_free)
     assert proof().judge(reading, 60.0).is_free
     assert verdict.text == ("" if is_free else f"NPU 0 chip 0 reports health {health}")
+
+
+def test_a_verdict_names_the_chips_that_stay_at_fault():
+    """By their logical numbers: in alarm, gone from the list, or with memory that nobody has; a left-out one is no matter."""
+    labels = ("NPU 4 chip 0", "NPU 5 chip 0", "NPU 6 chip 0")
+    subject = ReleaseProof("npu")
+    before = dict(zip(labels, (4, 5, 6), strict=True))
+    subject.baseline = DeviceReading(used_mb=dict.fromkeys(labels, 100), numbers=before)
+    numbers = {labels[0]: 4, labels[1]: 5}
+
+    alarm = subject.judge(DeviceReading(health={labels[1]: "Alarm"}, numbers=before), 60.0, checks_device=True)
+    gone = subject.judge(DeviceReading(numbers=numbers), 60.0, checks_device=True)
+    unread = subject.judge(DeviceReading(problem="npu-smi hangs"), 60.0, checks_device=True)
+    without = subject.judge(DeviceReading(numbers=numbers), 60.0, checks_device=True, unused=frozenset({6}))
+    leaked = subject.judge(DeviceReading(used_mb={labels[0]: 9000}, numbers=before), 60.0)
+
+    assert (alarm.bad, alarm.is_missing) == ({5: "reports health Alarm"}, False)
+    assert (gone.bad, gone.is_faulty, gone.is_missing) == ({6: "is not listed by npu-smi any more"}, True, True)
+    assert (unread, without) == (Verdict(True), Verdict(True))
+    assert (leaked.is_leaked, list(leaked.bad)) == (True, [4])
